@@ -33,23 +33,23 @@ class Refused:
 
 def refused(read: Callable[[], object], kind: type[Exception] = ValueError) -> Refused:
     """Have a child process read it. Raises AssertionError unless it raises `kind`, within MOST_MB."""
-    ours, theirs = os.pipe()
+    ours, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(ours)
-            os.write(theirs, pickle.dumps(_read(read, kind)))
+            os.write(writer, pickle.dumps(_read(read, kind)))
         finally:
             os._exit(0)
-    os.close(theirs)
+    os.close(writer)
     with os.fdopen(ours, "rb") as pipe:
-        told = pipe.read()
+        answer = pipe.read()
     os.waitpid(child, 0)
-    assert told, "the reader ended by a signal"
-    found: Refused = pickle.loads(told)
-    assert found.peak_mb < MOST_MB, found
-    assert "\n" not in found.sentence and len(found.sentence) < 2000, found
-    return found
+    assert answer, "the reader ended by a signal"
+    result: Refused = pickle.loads(answer)
+    assert result.peak_mb < MOST_MB, result
+    assert "\n" not in result.sentence and len(result.sentence) < 2000, result
+    return result
 
 
 def _read(read: Callable[[], object], kind: type[Exception]) -> Refused:
@@ -58,12 +58,12 @@ def _read(read: Callable[[], object], kind: type[Exception]) -> Refused:
     before_mb, began_s = _peak_mb(), time.perf_counter()
     try:
         read()
-        sentence = ""
+        text = ""
     except kind as error:
-        sentence = str(error)
+        text = str(error)
     except BaseException as error:  # the test says which it was
-        sentence = f"{type(error).__name__}\n{error}"
-    return Refused(sentence[:4000], _peak_mb() - before_mb, time.perf_counter() - began_s)
+        text = f"{type(error).__name__}\n{error}"
+    return Refused(text[:4000], _peak_mb() - before_mb, time.perf_counter() - began_s)
 
 
 def _peak_mb() -> float:
@@ -87,8 +87,8 @@ def jpeg_that_claims(height: int, width: int) -> bytes:
     good, coded = cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8))
     assert good
     file = coded.tobytes()
-    at = file.index(b"\xff\xc0") + 5
-    return file[:at] + struct.pack(">HH", height, width) + file[at + 4 :]
+    position = file.index(b"\xff\xc0") + 5
+    return file[:position] + struct.pack(">HH", height, width) + file[position + 4 :]
 
 
 def black_png(height: int, width: int) -> bytes:

@@ -40,12 +40,12 @@ def colcon(folder: Path, prefix: str, *arguments: str) -> subprocess.CompletedPr
 def says_how_it_is_used(workspace: Path) -> None:
     """`vla` is on PATH in a shell that has sourced nothing but the workspace."""
     command = "source install/setup.bash && command -v vla && vla --help"
-    told = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command],
         cwd=workspace,
         env={"HOME": str(workspace), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith(f"{workspace}/install/vla_accel_ros/bin/vla\nusage: vla")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"{workspace}/install/vla_accel_ros/bin/vla\nusage: vla")

@@ -80,17 +80,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
     groups = {item: group(item.path.relative_to(root)) for item in items}
-    again = config.pluginmanager.hasplugin("rerunfailures")
+    reruns = config.pluginmanager.hasplugin("rerunfailures")
     for item, name in groups.items():
         item.add_marker(pytest.mark.xdist_group(name))
-        if again and name in STARTING:
+        if reruns and name in STARTING:
             item.add_marker(pytest.mark.flaky(reruns=AGAIN))
     if PART:
-        here, there = list[pytest.Item](), list[pytest.Item]()
+        selected, deselected = list[pytest.Item](), list[pytest.Item]()
         for item in items:
-            (here if quick(groups[item]) == (PART == "quick") else there).append(item)
-        config.hook.pytest_deselected(items=there)
-        items[:] = here
+            (selected if quick(groups[item]) == (PART == "quick") else deselected).append(item)
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = selected
     items.sort(key=lambda item: order(groups[item]))
     launch = [item for item in items if item.get_closest_marker("launch")]
     if launch and shutil.which("ros2") is None:

@@ -34,10 +34,10 @@ class Mutation:
 
     def source(self, package: Path) -> Path:
         """The file that has `old`. Raises ValueError unless it stands once in the package."""
-        found = [file for file in sorted(package.rglob("*.py")) if self.old in file.read_text()]
-        if len(found) != 1 or found[0].read_text().count(self.old) != 1:
-            raise ValueError(f"{self.name}: '{self.old}' stands in {[str(file) for file in found]}")
-        return found[0]
+        places = [file for file in sorted(package.rglob("*.py")) if self.old in file.read_text()]
+        if len(places) != 1 or places[0].read_text().count(self.old) != 1:
+            raise ValueError(f"{self.name}: '{self.old}' stands in {[str(file) for file in places]}")
+        return places[0]
 
     def paths(self) -> list[str]:
         """Of the tests. Raises ValueError for a file that is not there once."""
@@ -622,17 +622,17 @@ def notices(mutation: Mutation) -> bool:
 
 def main(names: list[str]) -> int:
     """Try the named ones, or all."""
-    chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
+    mutations = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
     missed = []
-    for mutation in chosen:
+    for mutation in mutations:
         noticed = notices(mutation)
         print(
             f"{'noticed' if noticed else 'MISSED '}  {mutation.name} ({', '.join(mutation.tests)})",
             flush=True,
         )
         missed += [] if noticed else [mutation.name]
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} noticed")
-    return int(bool(missed) or not chosen)
+    print(f"{len(mutations) - len(missed)} of {len(mutations)} noticed")
+    return int(bool(missed) or not mutations)
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ def covering(cases: Sequence[Mapping[str, int]]) -> list[int]:
 
 def enough(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """The items that are run, of these folders' tests with three parameters and more, and all others."""
-    kept, tests = set[pytest.Item](), dict[str, list[pytest.Function]]()
+    needed, tests = set[pytest.Item](), dict[str, list[pytest.Function]]()
     for item in items:
         if isinstance(item, pytest.Function) and len(indices(item)) > 2:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
         else:
-            kept.add(item)
+            needed.add(item)
     for alike in tests.values():
-        kept.update(alike[number] for number in covering([indices(item) for item in alike]))
-    return kept
+        needed.update(alike[number] for number in covering([indices(item) for item in alike]))
+    return needed
 
 
 def indices(item: pytest.Function) -> Mapping[str, int]:

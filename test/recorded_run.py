@@ -153,8 +153,8 @@ class Run:
         words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
         observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)
         with self.engine.observe(observation) as prefix:
-            told = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
-            self.write(f"{self._space}/observed", told)
+            observed = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
+            self.write(f"{self._space}/observed", observed)
             chunk = self._act(prefix, felt if self.engine.policy.takes_state else None)
             self.write(f"{self._space}/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
             if self._frame % 3 == 0:

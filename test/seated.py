@@ -39,11 +39,11 @@ class Seated:
 
     def step(self, *numbers: int) -> list[int]:
         """The next step of these chunks, or of all; the numbers of those it finished."""
-        chosen, finished = list(numbers or self._taken), []
-        if chosen:
+        batch, finished = list(numbers or self._taken), []
+        if batch:
             with torch.inference_mode():
-                self._seats.step([self._taken[number][0] for number in chosen])
-        for number in chosen:
+                self._seats.step([self._taken[number][0] for number in batch])
+        for number in batch:
             self._taken[number][1] += 1
             if self._taken[number][1] == self._seats.steps:
                 self.flows[number] = self._seats.flow(self._taken.pop(number)[0])

@@ -52,11 +52,11 @@ UNDESCRIBED = {"tools"}
 
 def paths() -> dict[str, Path]:
     """Every module's file, by its name without the package's."""
-    found = {}
+    files = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
         parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
 
 
 @cache
@@ -78,9 +78,9 @@ def imported(tree: ast.Module) -> Iterator[str]:
 @cache
 def imports() -> Mapping[str, Set[str]]:
     """Which modules of the package each module imports, without the face of the package."""
-    found: dict[str, set[str]] = {}
+    imports_of: dict[str, set[str]] = {}
     for name, tree in modules().items():
-        targets = found.setdefault(name, set())
+        targets = imports_of.setdefault(name, set())
         for full in imported(tree):
             target = full.removeprefix(f"{PACKAGE}.")
             if full != target:
@@ -88,8 +88,8 @@ def imports() -> Mapping[str, Set[str]]:
                 assert target == "" or target in modules(), f"{name} imports {full}, which is nowhere"
                 targets.add(target)
         targets -= {"", name}
-    found.pop("")
-    return found
+    imports_of.pop("")
+    return imports_of
 
 
 @cache
@@ -103,24 +103,24 @@ def arrows() -> Set[tuple[str, str]]:
 @cache
 def folders() -> Mapping[tuple[str, str], Set[tuple[str, str]]]:
     """(folder, folder) -> the imports from one into the other."""
-    found: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    crossings: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for name, targets in imports().items():
         for target in targets:
             pair = name.partition(".")[0], target.partition(".")[0]
             if pair[0] != pair[1]:
-                found.setdefault(pair, set()).add((name, target))
-    return found
+                crossings.setdefault(pair, set()).add((name, target))
+    return crossings
 
 
 def reachable(start: str) -> set[str]:
     """Folders to which arrows lead from one."""
-    seen: set[str] = set()
+    folders_reached: set[str] = set()
     ahead = {end for begin, end in arrows() if begin == start}
     while ahead:
         folder = ahead.pop()
-        seen.add(folder)
-        ahead |= {end for begin, end in arrows() if begin == folder} - seen
-    return seen
+        folders_reached.add(folder)
+        ahead |= {end for begin, end in arrows() if begin == folder} - folders_reached
+    return folders_reached
 
 
 def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
@@ -128,7 +128,7 @@ def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: set[frozenset[str]] = set()
+    components: set[frozenset[str]] = set()
 
     def visit(name: str) -> None:
         order[name] = low[name] = len(order)
@@ -143,12 +143,12 @@ def circles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
             part = frozenset(stack[stack.index(name) :])
             del stack[stack.index(name) :]
             if len(part) > 1:
-                found.add(part)
+                components.add(part)
 
     for name in graph:
         if name not in order:
             visit(name)
-    return found
+    return components
 
 
 def test_the_diagram_goes_one_way() -> None:
@@ -159,7 +159,10 @@ def test_the_diagram_goes_one_way() -> None:
 
 def test_imports_follow_the_arrows() -> None:
     against = {
-        one for (begin, end), those in folders().items() if end not in reachable(begin) for one in those
+        edge
+        for (begin, end), crossing in folders().items()
+        if end not in reachable(begin)
+        for edge in crossing
     }
     assert against - AGAINST_THE_ARROWS == set(), "new imports against the arrows of docs/architecture.md"
     assert AGAINST_THE_ARROWS - against == set(), "these follow the arrows now: take them off the list"
@@ -177,14 +180,14 @@ def test_only_their_own_nodes_import_the_neighbours() -> None:
 
 
 def test_every_arrow_is_an_import() -> None:
-    there = {name.partition(".")[0] for name in modules()}
-    drawn = {(begin, end) for begin, end in arrows() if {begin, end} <= there}
+    existing = {name.partition(".")[0] for name in modules()}
+    drawn = {(begin, end) for begin, end in arrows() if {begin, end} <= existing}
     assert drawn - folders().keys() == set()
 
 
 def test_every_folder_is_in_the_diagram() -> None:
-    there = {name.partition(".")[0] for name in imports()}
-    assert there - {folder for arrow in arrows() for folder in arrow} == set()
+    existing = {name.partition(".")[0] for name in imports()}
+    assert existing - {folder for arrow in arrows() for folder in arrow} == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -192,12 +195,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_only_nodes_import_rclpy() -> None:
-    found = {
+    importing = {
         name
         for name, tree in modules().items()
         if any(full.partition(".")[0] == "rclpy" for full in imported(tree))
     }
-    assert {name for name in found if name.partition(".")[0] != "nodes"} == ROS_OUTSIDE_OF_NODES
+    assert {name for name in importing if name.partition(".")[0] != "nodes"} == ROS_OUTSIDE_OF_NODES
 
 
 PROGRAM = """
@@ -224,18 +227,18 @@ def test_what_a_robot_without_a_gpu_needs_imports_without_torch_and_ros() -> Non
     assert len(names) > 40
     command = [sys.executable, "-c", PROGRAM, json.dumps([f"{PACKAGE}.{name}" for name in names])]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    failed = {name.removeprefix(f"{PACKAGE}."): why for name, why in json.loads(done.stdout).items()}
+    failed = {name.removeprefix(f"{PACKAGE}."): problem for name, problem in json.loads(done.stdout).items()}
     assert failed.keys() == NEEDS_TORCH, failed
 
 
 @pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in paths()} - {""}))
 def test_the_face_of_a_package_says_what_its_modules_are(package: str) -> None:
-    said = ast.get_docstring(modules()[package]) or ""
-    assert said, f"{package}/__init__.py has no docstring"
+    docstring = ast.get_docstring(modules()[package]) or ""
+    assert docstring, f"{package}/__init__.py has no docstring"
     if package.partition(".")[0] in UNDESCRIBED:
         return
     within = {name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == package}
-    missing = {name for name in within - {"__main__"} if not re.search(rf"\b{name}\b", said)}
+    missing = {name for name in within - {"__main__"} if not re.search(rf"\b{name}\b", docstring)}
     if package == "kernels.reference":  # modules are called as the kernels that they are the reference of
         missing = set()
     assert missing == set()

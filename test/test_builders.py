@@ -23,13 +23,13 @@ def greedy(model: Any, prompt: torch.Tensor, **prefix: object) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_answers_vary(kind: str) -> None:
-    model, said = (policy := make_policy(kind)).model, []
+    model, answers = (policy := make_policy(kind)).model, []
     for seed in range(4):
         inputs = policy.inputs(make_observation(seed))
         with torch.inference_mode():
             prompt = torch.cat((model.encode(inputs.images).flatten(0, 1), model.embed_tokens(inputs.tokens)))
-        said.append(greedy(model, prompt[None]))
-    assert_varied(said)
+        answers.append(greedy(model, prompt[None]))
+    assert_varied(answers)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -42,14 +42,14 @@ def test_action_tokens_vary(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_openvla, lambda: make_model(make_config("pi05"))])
 def test_tokens_of_any_prompt_vary(make: Callable[[], torch.nn.Module]) -> None:
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     model: Any = make()
-    prompts = [torch.randn(1, 9, model.config.prefix.width, generator=made) for _ in range(4)]
+    prompts = [torch.randn(1, 9, model.config.prefix.width, generator=generator) for _ in range(4)]
     assert_varied([greedy(model, prompt) for prompt in prompts])
 
 
 def test_what_repeats_is_not_varied() -> None:
     assert_varied([[1, 2], [2, 1]])
-    for said in ([[1, 1], [2, 2]], [[1, 2], [1, 2]], [[1, 2]]):
+    for answers in ([[1, 1], [2, 2]], [[1, 2], [1, 2]], [[1, 2]]):
         with pytest.raises(AssertionError):
-            assert_varied(said)
+            assert_varied(answers)

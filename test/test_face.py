@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize("name", vla_accel_ros.__all__)
 def test_every_name_is_that_of_the_module_which_defines_it(name: str) -> None:
-    found = getattr(vla_accel_ros, name)
-    assert found is getattr(importlib.import_module(found.__module__), name)
-    assert found.__module__ == vla_accel_ros._MODULES[name]
+    defined = getattr(vla_accel_ros, name)
+    assert defined is getattr(importlib.import_module(defined.__module__), name)
+    assert defined.__module__ == vla_accel_ros._MODULES[name]
 
 
 def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:

@@ -15,10 +15,10 @@ def test_what_it_breaks_stands_in_the_package_and_its_tests_are_there(mutation: 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_it_is_noticed(name: str) -> None:
-    (mutation,) = (one for one in MUTATIONS if one.name == name)
+    (mutation,) = (candidate for candidate in MUTATIONS if candidate.name == name)
     assert notices(mutation)
 
 
 def test_what_changes_nothing_is_not_noticed() -> None:
-    (mutation,) = (one for one in MUTATIONS if one.name == "age of an input")
+    (mutation,) = (candidate for candidate in MUTATIONS if candidate.name == "age of an input")
     assert not notices(Mutation("nothing", mutation.old, f"{mutation.old} + 0.0", mutation.tests))

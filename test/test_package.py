@@ -99,12 +99,12 @@ def test_every_import_is_declared() -> None:
 
 def test_versions_are_pinned_in_one_place() -> None:
     pinned = requirements("constraints.txt")
-    assert all(rest.startswith("==") for rest in pinned.values())
+    assert all(version.startswith("==") for version in pinned.values())
     for name in ("venv.txt", "test.txt", "robot.txt"):
-        assert all("==" not in rest for rest in requirements(name).values()), name
+        assert all("==" not in version for version in requirements(name).values()), name
     assert requirements("robot.txt")["torch"] == ">=2.6"
     for distro in ("kilted", "jazzy"):  # pip takes a mixture of two without a word
-        assert all("==" in rest for rest in requirements(f"ros-{distro}.txt").values()), distro
+        assert all("==" in version for version in requirements(f"ros-{distro}.txt").values()), distro
 
 
 def test_every_message_is_generated_and_every_field_is_commented() -> None:

@@ -54,24 +54,24 @@ def test_a_digest_changes_with_a_file_its_name_and_the_files_below_a_folder(
 ) -> None:
     folder = tmp_path / "msg"
     (folder / "srv").mkdir(parents=True)
-    seen = {script.digest(folder)}
+    digests = {script.digest(folder)}
     for path, text in (
         (folder / "A.msg", ""),
         (folder / "A.msg", "bool x"),
         (folder / "srv" / "A.srv", "---"),
     ):
         path.write_text(text)
-        seen.add(script.digest(folder))
+        digests.add(script.digest(folder))
     (folder / "A.msg").rename(folder / "B.msg")
-    seen.add(script.digest(folder))
-    assert len(seen) == 5
-    assert script.digest(folder) in seen
+    digests.add(script.digest(folder))
+    assert len(digests) == 5
+    assert script.digest(folder) in digests
 
 
 def test_exports_of_the_wheels_name_this_machines_python(script: ModuleType) -> None:
     relocated = [
-        script._relocated(place, "/usr/include/python3.12", "/venv/numpy/include")
-        for place in (
+        script._relocated(folder, "/usr/include/python3.12", "/venv/numpy/include")
+        for folder in (
             "/opt/python/cp312-cp312/include/python3.12",
             "/opt/python/cp312-cp312/lib/python3.12/site-packages/numpy/_core/include",
             "${_IMPORT_PREFIX}/include/std_msgs",
@@ -110,24 +110,24 @@ def test_the_callers_ros_does_not_reach_what_make_runs() -> None:
         "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1",
     }
     command = ["make", "--silent", "--eval", "environment: ; @env", "environment"]
-    made = subprocess.run(
+    completed = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **callers}, capture_output=True, text=True, check=True
     )
-    kept = {line.partition("=")[0] for line in made.stdout.splitlines()}
-    assert "PATH" in kept
-    assert kept & callers.keys() == set()
+    remaining = {line.partition("=")[0] for line in completed.stdout.splitlines()}
+    assert "PATH" in remaining
+    assert remaining & callers.keys() == set()
 
 
 @pytest.mark.parametrize(("python", "status"), [(sys.executable, 0), ("/bin/false", 1), ("/no/python", 1)])
 def test_a_named_python_is_taken_or_refused_in_one_sentence(python: str, status: int) -> None:
-    found = subprocess.run(["bash", ROOT / "scripts/python.sh", python], capture_output=True, text=True)
-    assert found.returncode == status
+    result = subprocess.run(["bash", ROOT / "scripts/python.sh", python], capture_output=True, text=True)
+    assert result.returncode == status
     if status:
-        assert found.stderr == (
+        assert result.stderr == (
             f"PYTHON={python} does not fit: give a Python from 3.10 to 3.13 that has its venv module.\n"
         )
     else:
-        assert Path(found.stdout.strip()).exists()
+        assert Path(result.stdout.strip()).exists()
 
 
 def test_a_missing_compiler_is_named_with_its_packages_to_those_who_are_not_root(

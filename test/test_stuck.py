@@ -19,7 +19,7 @@ def test_that_never_returns():
 
 def test_a_call_that_holds_the_interpreter_ends_its_worker(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HOLDS_THE_INTERPRETER)
-    given = [
+    patience = [
         "-p",
         "stuck",
         "-p",
@@ -31,7 +31,7 @@ def test_a_call_that_holds_the_interpreter_ends_its_worker(tmp_path: Path) -> No
         str(tmp_path),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *given],
+        [sys.executable, "-m", "pytest", *patience],
         env={**os.environ, stuck.STUCK_S: "0.5", "PYTHONPATH": str(Path(stuck.__file__).parent)},
         capture_output=True,
         text=True,

@@ -76,15 +76,15 @@ def test_pages_are_small_and_together_are_all(clock: Clock) -> None:
     timeline, total = Timeline(clock_ns=clock), 3 * MOST_SCANNED
     for clock.now_ns in range(total):
         timeline.instant("loop vision", "run")
-    position, found, sizes = 0, list[int](), set[int]()
+    position, events, sizes = 0, list[int](), set[int]()
     while True:
         page = timeline.page(0, position)
         sizes.add(len(page.events))
-        found += [event.begin_ns for event in page.events]
+        events += [event.begin_ns for event in page.events]
         position = page.next
         if not page.more:
             break
-    assert found == list(range(total)) and max(sizes) == MOST_TOLD
+    assert events == list(range(total)) and max(sizes) == MOST_TOLD
     since_ns = total - 10  # far from the beginning: pages of nothing until there
     assert [event.begin_ns for event in timeline.events(since_ns)] == list(range(since_ns, total))
 
@@ -101,7 +101,7 @@ def test_pages_go_on_where_they_ended_though_more_is_written_meanwhile(clock: Cl
 
 
 def test_many_threads_lose_nothing_while_it_is_read(request: pytest.FixtureRequest) -> None:
-    timeline, each, threads = Timeline(), 4000, 4
+    timeline, count, threads = Timeline(), 4000, 4
     begin = threading.Barrier(threads + 1)
     usual_s = sys.getswitchinterval()
     request.addfinalizer(lambda: sys.setswitchinterval(usual_s))
@@ -109,7 +109,7 @@ def test_many_threads_lose_nothing_while_it_is_read(request: pytest.FixtureReque
 
     def write(thread: int) -> None:
         begin.wait()
-        for number in range(each):
+        for number in range(count):
             timeline.span(f"lane {thread}", "run", number, number)
 
     writers = [threading.Thread(target=write, args=(thread,)) for thread in range(threads)]
@@ -120,8 +120,8 @@ def test_many_threads_lose_nothing_while_it_is_read(request: pytest.FixtureReque
         timeline.events()
     events = timeline.events()
     for thread in range(threads):
-        mine = [event.begin_ns for event in events if event.track == f"lane {thread}"]
-        assert mine == list(range(each))
+        own_events = [event.begin_ns for event in events if event.track == f"lane {thread}"]
+        assert own_events == list(range(count))
 
 
 def test_a_source_tells_when_it_is_read_once_and_is_forgotten_with_its_object(timeline: Timeline) -> None:
@@ -130,8 +130,8 @@ def test_a_source_tells_when_it_is_read_once_and_is_forgotten_with_its_object(ti
             self.known = [Event("GPU, lane main", "act.denoise", 5, 6, (9,))]
 
         def spans(self) -> Iterable[Event]:
-            known, self.known = self.known, []
-            return known
+            pending, self.known = self.known, []
+            return pending
 
     class Broken:
         def spans(self) -> Iterable[Event]:
@@ -155,14 +155,14 @@ def test_a_frame_has_one_flow_and_robots_that_see_at_once_have_two() -> None:
 
 
 def record(process: str, node: str, times: Sequence[int] = (), ros_ns: int = 0) -> Recorded:
-    events = tuple(Event("lane main", "run", at, at + 1) for at in times)
+    events = tuple(Event("lane main", "run", time_ns, time_ns + 1) for time_ns in times)
     return Recorded(process, (node,), events, 1000, ros_ns, 10)
 
 
 def test_nodes_of_one_process_are_told_once() -> None:
-    told = [record("boot 7 a", "/inference", (20, 30)), record("boot 7 a", "/trajectory", (20, 30, 40))]
-    (one,) = merged(told)
-    assert set(one.nodes) == {"/inference", "/trajectory"} and len(one.events) == 3
+    records = [record("boot 7 a", "/inference", (20, 30)), record("boot 7 a", "/trajectory", (20, 30, 40))]
+    (process,) = merged(records)
+    assert set(process.nodes) == {"/inference", "/trajectory"} and len(process.events) == 3
 
 
 def test_another_machine_is_put_beside_the_first_by_ros_time() -> None:
@@ -178,8 +178,8 @@ def test_what_was_told_later_than_the_first_was_asked_is_left_out() -> None:
         record("boot 7 a", "/inference", (20, 990)),
         record("boot 8 a", "/trajectory", (1000, 1005)),
     )
-    told = merged([first, replace(later, monotonic_ns=1010)])
-    assert [[event.begin_ns for event in one.events] for one in told] == [[20, 990], [1000]]
+    records = merged([first, replace(later, monotonic_ns=1010)])
+    assert [[event.begin_ns for event in process.events] for process in records] == [[20, 990], [1000]]
 
 
 def test_a_process_has_a_name_of_its_own() -> None:

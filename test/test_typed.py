@@ -15,7 +15,9 @@ MYPY: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["too
 
 def overridden(option: str, value: object) -> set[str]:
     """Modules for which an option has a value."""
-    return {name for each in MYPY["overrides"] if each.get(option) == value for name in each["module"]}
+    return {
+        name for override in MYPY["overrides"] if override.get(option) == value for name in override["module"]
+    }
 
 
 def test_every_benchmark_and_script_is_strict() -> None:

@@ -65,10 +65,10 @@ def order(group: str) -> int:
     The build of the package and benches, which measure for a given time, come last, when no node needs the
     processor any more.
     """
-    known = (*STARTING, *FIRST)
-    if group in known:
-        return known.index(group)
-    return len(known) + (group == "test_package.py" or 2 * group.startswith("bench/"))
+    groups = (*STARTING, *FIRST)
+    if group in groups:
+        return groups.index(group)
+    return len(groups) + (group == "test_package.py" or 2 * group.startswith("bench/"))
 
 
 def quick(group: str) -> bool:

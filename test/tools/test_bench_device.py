@@ -19,29 +19,29 @@ from vla_accel_ros.tools.cli import main
 CPU = torch.device("cpu")
 
 
-def test_small_tries_all_of_it_and_writes_one_file(
+def test_bench_device_small_tries_all_of_it_and_writes_one_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "device", "--small", "--views", "2", "--runs", "1", "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "device_small.json").read_text())
     assert {"machine", "versions", "date"} <= document.keys()
-    assert {one["kernel"] for one in document["kernels"]} == {*KERNELS, FORWARD}
-    assert all(one["good"] and one["launches"] > 0 for one in document["kernels"])
+    assert {kernel["kernel"] for kernel in document["kernels"]} == {*KERNELS, FORWARD}
+    assert all(kernel["good"] and kernel["launches"] > 0 for kernel in document["kernels"])
     assert document["not_launched"] == [] and document["left_out"] == {}
     assert {row["model"] for row in document["rows"]} == {"pi0", "pi05", "openvla", "smolvla"}
     assert {"encode", "prefill", "denoise", "whole", "frame"} <= {row["stage"] for row in document["rows"]}
-    said = capsys.readouterr().out
-    assert "kernels are near their references" in said and "device_small.json" in said
+    output = capsys.readouterr().out
+    assert "kernels are near their references" in output and "device_small.json" in output
     assert str(Path.cwd()) not in json.dumps(document)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_device_without_a_gpu_it_says_so_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "device"]) == 1
     assert NO_GPU in capsys.readouterr().err
 
 
-def test_views_that_no_model_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_device_views_that_no_model_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "device", "--small", "--views", "4"]) == 2
     assert "--views is [4]; give numbers from 1 to 3" in capsys.readouterr().err
 
@@ -60,15 +60,15 @@ class Broken(Ops):
         given[3].view(-1)[0] = float("nan")
 
 
-def test_a_kernel_that_is_wrong_is_named_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_device_kernel_that_is_wrong_is_named_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ops_for", lambda *_: Broken())
     monkeypatch.setattr(kernels, "PRECISIONS", ("exact",))
-    found = {one.kernel: one for one in checked([tiny_pi("pi0")], CPU, torch.float32)}
-    assert {name for name, one in found.items() if not one.good} == {"glu", "read_out"}
-    assert found["read_out"].error == float("inf") and found["glu"].where == "pi0, exact"
+    results = {result.kernel: result for result in checked([tiny_pi("pi0")], CPU, torch.float32)}
+    assert {name for name, result in results.items() if not result.good} == {"glu", "read_out"}
+    assert results["read_out"].error == float("inf") and results["glu"].where == "pi0, exact"
 
 
-def test_a_kernel_that_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_device_kernel_that_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Ops):
         @staticmethod
         def gated_up(*given: object) -> None:
@@ -76,12 +76,12 @@ def test_a_kernel_that_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(kernels, "ops_for", lambda *_: Failing())
     monkeypatch.setattr(kernels, "PRECISIONS", ("exact",))
-    bad = [one for one in checked([tiny_pi("pi05")], CPU, torch.float32) if not one.good]
-    assert [one.wrong for one in bad] == ["RuntimeError: out of resource: shared memory"]
+    bad = [result for result in checked([tiny_pi("pi05")], CPU, torch.float32) if not result.good]
+    assert [result.wrong for result in bad] == ["RuntimeError: out of resource: shared memory"]
 
 
-def test_what_is_compared_is_what_a_launch_left_in_its_arguments() -> None:
-    found: list[tuple[str, float, float]] = []
-    ops, out = CheckedOps(Ops(), found), torch.zeros(1, 3, 4)
+def test_bench_device_what_is_compared_is_what_a_launch_left_in_its_arguments() -> None:
+    launches: list[tuple[str, float, float]] = []
+    ops, out = CheckedOps(Ops(), launches), torch.zeros(1, 3, 4)
     ops.glu(torch.randn(1, 3, 8), out)
-    assert found[0][:2] == ("glu", 0.0) and out.norm() > 0
+    assert launches[0][:2] == ("glu", 0.0) and out.norm() > 0

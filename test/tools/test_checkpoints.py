@@ -14,10 +14,10 @@ from smolvla_recording import make_smolvla_folder
 from vla_accel_ros.tools.cli import main
 
 
-def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_lerobot_folder(tmp_path / "model", make_lerobot_config("pi0"), relative=False)
     assert main(["inspect", str(folder)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         f"pi0 in {folder} (lerobot, safetensors)",
         "24 x 2 layers, 28 px in patches of 14 (4 tokens)",
@@ -29,10 +29,10 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "robot: my_robot",
         "name: shoulder",
     ):
-        assert part in said
+        assert part in output
 
 
-def test_several_data_sets_are_listed_and_one_is_chosen(
+def test_checkpoint_several_data_sets_are_listed_and_one_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_openvla_folder(tmp_path / "model")
@@ -40,30 +40,32 @@ def test_several_data_sets_are_listed_and_one_is_chosen(
     data["norm_stats"] = make_norm_stats("bridge_orig", "kuka")
     (folder / "config.json").write_text(json.dumps(data))
     assert main(["inspect", str(folder)]) == 1
-    said = capsys.readouterr().out
-    assert "bridge_orig, kuka: choose with the parameter statistics" in said
-    assert "cannot be loaded: " in said and "no dataset was named" in said
+    output = capsys.readouterr().out
+    assert "bridge_orig, kuka: choose with the parameter statistics" in output
+    assert "cannot be loaded: " in output and "no dataset was named" in output
     assert main(["inspect", str(folder), "--statistics", "kuka"]) == 0
     assert "action 6 is not normalised: a gripper's, " in capsys.readouterr().out
 
 
-def test_what_is_missing_is_said_and_the_rest_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_what_is_missing_is_said_and_the_rest_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = make_checkpoint(tmp_path / "model")
     (folder / "tokenizer.json").unlink()
     (folder / "assets" / "arm" / "norm_stats.json").unlink()
     assert main(["inspect", str(folder)]) == 1
-    said = capsys.readouterr().out
-    assert said.count("cannot be loaded: ") == 2 and "chunk         8 action(s)" in said
+    output = capsys.readouterr().out
+    assert output.count("cannot be loaded: ") == 2 and "chunk         8 action(s)" in output
 
 
-def test_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_convert_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = make_checkpoint(tmp_path / "model"), tmp_path / "out"
     assert main(["convert", str(folder), str(out)]) == 0
     assert f"vla inspect --verify {out}" in capsys.readouterr().out
     assert main(["inspect", "--verify", str(out)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for file in ("model.safetensors", "folded.safetensors"):
-        assert f"{file} is unchanged since its conversion, SHA-256 " in said
+        assert f"{file} is unchanged since its conversion, SHA-256 " in output
     assert main(["inspect", "--verify", str(folder)]) == 2
     assert "nothing to compare with" in capsys.readouterr().err
     assert main(["convert", str(folder), str(out)]) == 2
@@ -95,30 +97,32 @@ MAKERS = {
         ("smolvla", "nothing: no stage", "nothing: this network has nothing to compute ahead"),
     ],
 )
-def test_what_is_fused_and_folded_is_said(
+def test_checkpoint_what_is_fused_and_folded_is_said(
     name: str, fused: str, folded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = MAKERS[name](tmp_path / "source"), tmp_path / "out"
     assert main(["inspect", str(source)]) == 0
-    before = capsys.readouterr().out
-    assert "  fused         nothing: " in before and "  folded        nothing: " in before
-    assert "  converted" not in before
+    plain = capsys.readouterr().out
+    assert "  fused         nothing: " in plain and "  folded        nothing: " in plain
+    assert "  converted" not in plain
     assert main(["convert", str(source), str(out), "--steps", "4", "--dtype", "float32"]) == 0
     converted = capsys.readouterr().out
     assert main(["inspect", str(out)]) == 0
     inspected = " ".join(capsys.readouterr().out.split())
     digest = json.loads((out / "config.json").read_text())["provenance"]["sha256"]
-    for said in (" ".join(converted.split()), inspected):
-        assert f"fused {fused}" in said and folded in said
-        assert "converted from source (" in said and f"SHA-256 {digest}" in said
+    for output in (" ".join(converted.split()), inspected):
+        assert f"fused {fused}" in output and folded in output
+        assert "converted from source (" in output and f"SHA-256 {digest}" in output
     if name in ("pi0", "lerobot"):
         (out / "folded.safetensors").write_bytes(b"damaged")
         assert main(["inspect", str(out)]) == 1
-        said = capsys.readouterr().out
-        assert "folded.safetensors cannot be used" in said and "is not a readable safetensors file" in said
+        output = capsys.readouterr().out
+        assert (
+            "folded.safetensors cannot be used" in output and "is not a readable safetensors file" in output
+        )
 
 
-def test_plain_is_for_other_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_plain_is_for_other_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_checkpoint(tmp_path / "model")
     assert main(["convert", str(folder), str(tmp_path / "out")]) == 0
     assert main(["convert", str(tmp_path / "out"), str(tmp_path / "plain"), "--plain"]) == 0
@@ -127,7 +131,9 @@ def test_plain_is_for_other_tools(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "none").exists()
 
 
-def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_what_is_no_checkpoint_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for command in (["inspect", str(tmp_path)], ["convert", str(tmp_path), str(tmp_path / "out")]):
         assert main(command) == 2
         error = capsys.readouterr().err

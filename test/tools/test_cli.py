@@ -56,8 +56,8 @@ def test_cli_suggests_what_was_meant_when_a_word_is_unknown(
     with pytest.raises(SystemExit) as ended:
         cli.main(command)
     assert ended.value.code == 2
-    sentence = capsys.readouterr().err.splitlines()[-1]
-    assert unknown in sentence and meant in sentence
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert unknown in line and meant in line
 
 
 def test_cli_takes_policy_for_security(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,56 +33,56 @@ def bare_python(tmp_path: Path) -> Path:
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(["compare", *map(str, arguments)]) == 2
-    sentence = capsys.readouterr().err.strip()
-    assert "\n" not in sentence and len(sentence) < 500, sentence
-    return sentence
+    line = capsys.readouterr().err.strip()
+    assert "\n" not in line and len(line) < 500, line
+    return line
 
 
 def chunks(folder: Path, sign: float = 1.0) -> np.ndarray:
     """Ours of the recorded observations; sign: of the joints."""
     engine = Engine(load_policy(folder), steps=SPEC["num_steps"])
-    made = []
+    actions = []
     for case in map(Case, CASES):
         observation = replace(case.observation, state=sign * case.observation.state)
         with engine.observe(observation) as prefix:
-            made.append(engine.act(prefix, noise=case["noise"].numpy()).actions)
-    return np.stack(made)
+            actions.append(engine.act(prefix, noise=case["noise"].numpy()).actions)
+    return np.stack(actions)
 
 
-def test_what_lerobot_recorded_is_the_same_and_other_joints_are_not(folder: Path) -> None:
+def test_compare_what_lerobot_recorded_is_the_same_and_other_joints_are_not(folder: Path) -> None:
     recorded = np.stack([Case(index)["actions"].numpy() for index in CASES])
     trained = describe(folder).actions
     assert errors(chunks(folder), recorded, trained).same
-    wrong = errors(chunks(folder, sign=-1.0), recorded, trained)
-    assert not wrong.same
-    np.testing.assert_allclose(wrong.range, trained[1] - trained[0])
+    different = errors(chunks(folder, sign=-1.0), recorded, trained)
+    assert not different.same
+    np.testing.assert_allclose(different.range, trained[1] - trained[0])
 
 
-def test_an_error_counts_in_each_dimension_by_its_own_range() -> None:
-    theirs = np.zeros((1, 2, 3))
+def test_compare_error_counts_in_each_dimension_by_its_own_range() -> None:
+    peer = np.zeros((1, 2, 3))
     trained = np.array([[-1.0, -0.01, 0.0], [1.0, 0.01, 0.0]])
-    ours = theirs + [1e-3, 1e-3, 0.0]
-    found = errors(ours, theirs, trained)
-    np.testing.assert_allclose(found.shares, [5e-4, 5e-2, 0.0])
-    assert not found.same
+    ours = peer + [1e-3, 1e-3, 0.0]
+    comparison = errors(ours, peer, trained)
+    np.testing.assert_allclose(comparison.shares, [5e-4, 5e-2, 0.0])
+    assert not comparison.same
     with pytest.raises(ValueError, match=r"2 actions .* 3 actions"):
-        errors(theirs, np.zeros((1, 3, 3)), trained)
+        errors(peer, np.zeros((1, 3, 3)), trained)
     with pytest.raises(ValueError, match="peer"):
-        errors(theirs, np.full((1, 2, 3), np.nan), trained)
+        errors(peer, np.full((1, 2, 3), np.nan), trained)
 
 
-def test_a_peer_without_its_packages_is_told_with_what_to_type(
+def test_compare_peer_without_its_packages_is_told_with_what_to_type(
     folder: Path, bare_python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence = refusal(capsys, folder, "--peer", "lerobot", "--python", bare_python)
-    assert "numpy" in sentence and f"{bare_python} -m pip install" in sentence and "lerobot" in sentence
+    line = refusal(capsys, folder, "--peer", "lerobot", "--python", bare_python)
+    assert "numpy" in line and f"{bare_python} -m pip install" in line and "lerobot" in line
 
 
-def test_a_python_that_is_not_there_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_python_that_is_not_there_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "/nowhere/python" in refusal(capsys, folder, "--peer", "lerobot", "--python", "/nowhere/python")
 
 
-def test_a_folder_of_another_program_and_one_that_lacks_settings_are_refused_first(
+def test_compare_folder_of_another_program_and_one_that_lacks_settings_are_refused_first(
     folder: Path, tmp_path: Path, bare_python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer = ("--python", bare_python, "--peer")

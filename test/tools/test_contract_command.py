@@ -78,7 +78,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_printed_contract_asks_by_name_and_once_filled_in_the_model_serves_it(
+def test_contract_command_prints_a_contract_that_the_model_serves_once_filled_in(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = MAKERS[name](tmp_path / "model"), tmp_path / "robot.yaml"
@@ -91,15 +91,15 @@ def test_a_printed_contract_asks_by_name_and_once_filled_in_the_model_serves_it(
         assert field in refusal
 
     file.write_text(filled(text))
-    said = printed(capsys, "contract", "check", file, "--model", folder)
-    assert "error" not in said and "fits the contract" in said
+    output = printed(capsys, "contract", "check", file, "--model", folder)
+    assert "error" not in output and "fits the contract" in output
     contract = Contract.load(file)
     engine = Load(folder, EngineConfig(steps=1), device="cpu").engine(contract)
     assert engine.policy.joints == len(contract.action_names)
     assert contract.actions == ("twist" if name == "openvla" else "joints")
 
 
-def test_a_policy_of_relative_actions_is_told_by_its_means_and_refused_as_absolute(
+def test_contract_command_policy_of_relative_actions_is_told_by_its_means_and_refused_as_absolute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bundled policy's statistics, in another folder: joints 3 and 4 act about zero, the gripper where it
@@ -119,13 +119,13 @@ def test_a_policy_of_relative_actions_is_told_by_its_means_and_refused_as_absolu
     Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
     file.write_text(filled(text).replace("action: delta", "action: absolute"))
     assert main(["contract", "check", str(file), "--model", str(folder)]) == 1
-    said = capsys.readouterr().out
-    assert "joint_3" in said and "joint_4" in said and "1.605" in said
+    output = capsys.readouterr().out
+    assert "joint_3" in output and "joint_4" in output and "1.605" in output
     with pytest.raises(ValueError, match=r"joint_3.*1\.605"):
         Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
 
 
-def test_limits_are_the_urdfs_and_training_ranges_are_comments(
+def test_contract_command_limits_are_the_urdfs_and_training_ranges_are_comments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Degrees: their range in radians would be no limit at all."""
@@ -151,8 +151,8 @@ def test_limits_are_the_urdfs_and_training_ranges_are_comments(
     assert all(joint.unit == "deg" for joint in contract.joints)
     file.write_text(filled(text, unit="rad"))
     assert main(["contract", "check", str(file), "--model", str(folder)]) == 1
-    said = capsys.readouterr().out
-    assert [f"(j{i})" in said for i in range(1, 7)] == [True] * 6
+    output = capsys.readouterr().out
+    assert [f"(j{i})" in output for i in range(1, 7)] == [True] * 6
 
     robot.write_text(URDF.format(joints=joints.replace("revolute", "continuous").replace("-6.25", "-3")))
     text = printed(capsys, "contract", "make", "--model", folder, "--urdf", robot)
@@ -168,7 +168,7 @@ MOVES = np.array([[0.0, 0.0, 0.005, 0.0, -0.005, 0.0, 0.5], [0.015, 0.02, 0.0175
 """Bridge's, as in its norm_stats.json: the pose of a hand, and its displacements."""
 
 
-def test_actions_of_a_hand_are_not_taken_for_joints_unless_the_contract_says_so(
+def test_contract_command_actions_of_a_hand_are_not_taken_for_joints_unless_the_contract_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = write_statistics(make_checkpoint(tmp_path / "model"), HAND, MOVES), tmp_path / "robot.yaml"
@@ -177,17 +177,17 @@ def test_actions_of_a_hand_are_not_taken_for_joints_unless_the_contract_says_so(
     for reading in ("delta", "velocities", "twist"):
         assert reading in text.partition("actions: ???")[0]
     silent = re.sub("actions: joints.*\n", "", filled(text, action="delta"))
-    for own in (silent, silent.replace("action: delta", "action: absolute")):
-        file.write_text(own)
+    for written in (silent, silent.replace("action: delta", "action: absolute")):
+        file.write_text(written)
         assert main(["contract", "check", str(file), "--model", str(folder)]) == 1
-        said = capsys.readouterr().out
-        assert "0.32" in said and "velocities" in said and "actions: twist" in said
+        output = capsys.readouterr().out
+        assert "0.32" in output and "velocities" in output and "actions: twist" in output
         with pytest.raises(ValueError, match="velocities"):
             Load(folder, EngineConfig(steps=1), device="cpu").engine(Contract.load(file))
 
 
 @pytest.mark.parametrize(("states", "actions"), [(8, 7), (7, 8), (8, 6)])
-def test_states_and_actions_of_different_numbers_get_no_contract_of_joints(
+def test_contract_command_states_and_actions_of_different_numbers_get_no_contract_of_joints(
     states: int, actions: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_statistics(
@@ -206,7 +206,7 @@ def test_states_and_actions_of_different_numbers_get_no_contract_of_joints(
 
 
 @pytest.mark.parametrize(("joints", "filled_to"), [(6, 8), (3, 8)])
-def test_statistics_that_zeros_fill_up_are_of_the_joints_before_them(
+def test_contract_command_statistics_that_zeros_fill_up_are_of_the_joints_before_them(
     joints: int, filled_to: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = np.zeros((2, filled_to))
@@ -218,14 +218,14 @@ def test_statistics_that_zeros_fill_up_are_of_the_joints_before_them(
     assert len(contract.joints) == joints
     assert "error" not in printed(capsys, "contract", "check", file, "--model", folder)
     policy = Load(folder, EngineConfig(steps=1), device="cpu").engine(contract).policy
-    here = np.full(joints, 0.2, np.float32)
+    middle = np.full(joints, 0.2, np.float32)
     # openpi: digitize((x - q01) / (q99 - q01 + 1e-6) * 2 - 1), of the filled state; its middle is bin 127
     bins = " ".join(["127"] * joints + ["0"] * (filled_to - joints))
     prompt = policy.tokenizer.encode(f"Task: reach, State: {bins};\nAction: ", bos=True)
-    assert policy.prompt("reach", here) == prompt
+    assert policy.prompt("reach", middle) == prompt
 
 
-def test_names_of_the_training_are_in_the_contract(
+def test_contract_command_names_of_the_training_are_in_the_contract(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_lerobot_folder(tmp_path / "model", relative=False)
@@ -235,12 +235,12 @@ def test_names_of_the_training_are_in_the_contract(
         if step["registry_name"] == "rename_observations_processor":
             swapped = {"gripper_cam": "top", "overhead": "wrist"}
             key = "observation.images."
-            step["config"]["rename_map"] = {key + seen: key + ours for seen, ours in swapped.items()}
+            step["config"]["rename_map"] = {key + trained: key + ours for trained, ours in swapped.items()}
         if step["registry_name"] == "relative_actions_processor":
             step["config"]["action_names"] = [f"{name}.pos" for name in NAMES]
     file.write_text(json.dumps(saved))
-    said = printed(capsys, "inspect", folder)
-    assert "top (gripper_cam in training)" in said and "wrist (overhead in training)" in said
+    output = printed(capsys, "inspect", folder)
+    assert "top (gripper_cam in training)" in output and "wrist (overhead in training)" in output
     text = printed(capsys, "contract", "make", "--model", folder)
     assert "top (gripper_cam in training)" in text and "wrist (overhead in training)" in text
     (tmp_path / "robot.yaml").write_text(filled(text))
@@ -252,7 +252,7 @@ def test_names_of_the_training_are_in_the_contract(
     }
 
 
-def test_check_needs_no_model_and_names_what_is_wrong(
+def test_contract_command_check_needs_no_model_and_names_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "6 joints" in printed(capsys, "contract", "check", demo_contract())
@@ -264,7 +264,7 @@ def test_check_needs_no_model_and_names_what_is_wrong(
     assert "joints[0].lower = -92" in capsys.readouterr().err
 
 
-def test_the_bundled_policys_contract_has_its_relative_actions_with_their_numbers(
+def test_contract_command_bundled_policys_contract_has_its_relative_actions_with_their_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = printed(capsys, "contract", "make", "--model", demo_model())
@@ -274,7 +274,7 @@ def test_the_bundled_policys_contract_has_its_relative_actions_with_their_number
 
 
 @pytest.mark.parametrize("name", ["pi0_droid", "pi0_libero"])
-def test_velocities_and_displacements_of_a_hand_are_no_joints_even_where_statistics_decide_nothing(
+def test_contract_command_takes_no_velocities_or_displacements_for_joints_even_without_statistics(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make_config("pi0", horizon=10 if name == "pi0_droid" else 50)
@@ -284,23 +284,23 @@ def test_velocities_and_displacements_of_a_hand_are_no_joints_even_where_statist
         np.full((2, 8), [[0.1], [0.3]]),
     )
     assert printed(capsys, "contract", "make", "--model", folder)
-    own = json.loads((folder / "config.json").read_text())
-    del own["vla_accel_ros"]["trained_as"]
-    (folder / "config.json").write_text(json.dumps(own))
+    config_json = json.loads((folder / "config.json").read_text())
+    del config_json["vla_accel_ros"]["trained_as"]
+    (folder / "config.json").write_text(json.dumps(config_json))
     assert main(["contract", "make", "--model", str(folder), "--as", name]) == 2
     out, err = capsys.readouterr()
     assert not out and ("velocities of seven joints" if name == "pi0_droid" else "of the hand") in err
 
 
 @pytest.mark.parametrize("answer", ["own", "padded"])
-def test_a_lerobot_folder_that_does_not_say_its_version_is_checked_and_run_once_as_says_it(
+def test_contract_command_checks_a_lerobot_folder_without_version_once_as_says_it(
     answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = make_lerobot_folder(tmp_path / "model", use_peft=False), tmp_path / "robot.yaml"
     file.write_text(filled(printed(capsys, "contract", "make", "--model", folder)))
     check = ["contract", "check", str(file), "--model", str(folder)]
     assert main(check) != 0
-    assert "--as" in (asked := capsys.readouterr().err) and "prompt_state=padded" in asked
+    assert "--as" in (refusal := capsys.readouterr().err) and "prompt_state=padded" in refusal
     printed(capsys, *check, "--as", f"prompt_state={answer}")
     contract = Contract.load(file)
     with pytest.raises(ValueError, match="prompt_state=padded"):

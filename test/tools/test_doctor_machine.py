@@ -21,19 +21,19 @@ IMAGE = 921_600
 WELL = {**MALLOC, "FASTDDS_DEFAULT_PROFILES_FILE": str(fastdds_profile())}
 
 
-def faults(found: list[Finding]) -> list[tuple[str, str]]:
-    return [(finding.level, str(finding)) for finding in found if finding.level != OK]
+def faults(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.level, str(finding)) for finding in findings if finding.level != OK]
 
 
 def told(environment: dict, memory: Memory = ROOM, image_bytes: int = IMAGE, rmw: str = FAST, **own: str):
     return faults(judge(rmw, own, [Process(7, "inference", environment)], memory, image_bytes))
 
 
-def test_a_node_started_by_our_launch_files_is_well():
+def test_doctor_finds_a_node_well_when_our_launch_files_started_it():
     assert told(WELL) == []
 
 
-def test_a_process_that_fast_dds_cannot_reach(tmp_path):
+def test_doctor_names_a_process_that_fast_dds_cannot_reach(tmp_path):
     """Of any program: a camera's driver cannot look for it itself."""
     process = tmp_path / "proc" / "71"
     (process / "fd").mkdir(parents=True)
@@ -41,73 +41,53 @@ def test_a_process_that_fast_dds_cannot_reach(tmp_path):
     (process / "maps").write_text("7f00-7f01 rw-s 00000000 00:1b 77 /dev/shm/fastdds_port7413 (deleted)\n")
     assert not shared_memory(proc=tmp_path / "proc").lost  # it only sends there
     (process / "fd" / "5").symlink_to("/dev/shm/fastdds_port7413_el")
-    ((level, sentence),) = told(WELL, replace(ROOM, lost=shared_memory(proc=tmp_path / "proc").lost))
-    assert level == ERROR and sentence == (
-        "usb_cam (process 71): receives nothing of this machine: Fast DDS has lost its shared memory after "
-        "another was killed; start it again"
-    )
+    ((level, text),) = told(WELL, replace(ROOM, lost=shared_memory(proc=tmp_path / "proc").lost))
+    assert level == ERROR and text.startswith("usb_cam (process 71): ") and text.endswith("start it again")
 
 
-def test_an_environment_without_what_images_need():
-    assert told({}) == [
-        (
-            WARNING,
-            "inference (process 7): runs without MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, so that "
-            "every large image costs page faults; start it with our launch files, which set it, or see the "
-            "README",
-        ),
-        (
-            WARNING,
-            "inference (process 7): runs without a Fast DDS profile, whose stock segment of 549 KB loses "
-            "larger images; start it with our launch files, which set it, or see the README",
-        ),
-    ]
+def test_doctor_warns_of_an_environment_without_what_images_need():
+    allocator, profile = told({})
+    assert allocator[0] == profile[0] == WARNING
+    assert all(name in allocator[1] for name in MALLOC) and "inference (process 7)" in allocator[1]
+    assert "Fast DDS profile" in profile[1] and "549 KB" in profile[1]
     assert told(dict(MALLOC), rmw="rmw_cyclonedds_cpp") == []
 
 
-def test_a_profile_that_does_not_do(tmp_path):
-    small, none = tmp_path / "small.xml", tmp_path / "none.xml"
-    small.write_text("<segment_size> 549000 </segment_size>")
-    none.write_text("<dds/>")
-    ((level, sentence),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(small)})
-    assert level == WARNING and "has a segment of 549000 bytes, an image has 921600; raise" in sentence
-    ((level, sentence),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(none)})
-    assert level == WARNING and "has no segment_size, an image has 921600" in sentence
-    ((level, sentence),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(tmp_path / "gone.xml")})
-    assert level == ERROR and "gone.xml, which cannot be read (No such file or directory); fix" in sentence
+@pytest.mark.parametrize(
+    ("content", "level", "fact"),
+    [
+        ("<segment_size> 549000 </segment_size>", WARNING, "549000 bytes, an image has 921600"),
+        ("<dds/>", WARNING, "no segment_size, an image has 921600"),
+        (None, ERROR, "No such file or directory"),
+    ],
+)
+def test_doctor_names_a_profile_that_does_not_do(tmp_path, content, level, fact):
+    profile = tmp_path / "profile.xml"
+    if content is not None:
+        profile.write_text(content)
+    ((reported, text),) = told({**WELL, "FASTDDS_DEFAULT_PROFILES_FILE": str(profile)})
+    assert reported == level and str(profile) in text and fact in text
 
 
-def test_a_shell_in_another_graph_than_the_nodes():
-    ((level, sentence),) = told({**WELL, "ROS_DOMAIN_ID": "5"})
-    assert level == WARNING
-    assert sentence == (
-        "environment: our nodes on this machine are in ROS_DOMAIN_ID 5, this shell in 0; export "
-        "ROS_DOMAIN_ID=5, or give --domain"
-    )
+def test_doctor_warns_of_a_shell_in_another_graph_than_the_nodes():
+    ((level, text),) = told({**WELL, "ROS_DOMAIN_ID": "5"})
+    assert level == WARNING and "ROS_DOMAIN_ID 5, this shell in 0" in text and "=5, or give --domain" in text
     assert told({**WELL, "ROS_DOMAIN_ID": "5"}, ROS_DOMAIN_ID="5") == []
-    ((_, sentence),) = told({**WELL, "RMW_IMPLEMENTATION": "rmw_zenoh_cpp"})
-    assert "has RMW_IMPLEMENTATION rmw_zenoh_cpp, this shell unset; give every process" in sentence
-    ((_, sentence),) = faults(judge(FAST, {}, [], ROOM, IMAGE))
-    assert sentence.endswith("run vla doctor where they run, as the user who started them")
+    ((_, text),) = told({**WELL, "RMW_IMPLEMENTATION": "rmw_zenoh_cpp"})
+    assert "RMW_IMPLEMENTATION rmw_zenoh_cpp, this shell unset" in text
+    ((_, text),) = faults(judge(FAST, {}, [], ROOM, IMAGE))
+    assert "run vla doctor where they run" in text
 
 
-def test_shared_memory_that_is_short_or_holds_stock_segments():
-    assert told(WELL, replace(ROOM, free=8 << 20)) == [
-        (
-            WARNING,
-            "shared memory: /dev/shm has 8 MB left of 8590 MB; give the container a larger --shm-size, or "
-            "remove what dead processes left there",
-        )
-    ]
-    ((level, sentence),) = told(WELL, replace(ROOM, small=2))
-    assert (
-        level == WARNING
-        and "2 living processes have Fast DDS's stock segment of 549 KB, an image has 922 KB" in (sentence)
-    )
+def test_doctor_warns_of_shared_memory_that_is_short_or_holds_stock_segments():
+    ((level, text),) = told(WELL, replace(ROOM, free=8 << 20))
+    assert level == WARNING and "8 MB left of 8590 MB" in text and "--shm-size" in text
+    ((level, text),) = told(WELL, replace(ROOM, small=2))
+    assert level == WARNING and "2 living processes" in text and "549 KB, an image has 922 KB" in text
     assert told(WELL, replace(ROOM, small=2), image_bytes=150_000) == []
 
 
-def test_our_nodes_are_found_by_their_command_lines(tmp_path):
+def test_doctor_finds_our_nodes_by_their_command_lines(tmp_path):
     for pid, command in {
         1: "python3\0-m\0vla_accel_ros.nodes.inference\0--ros-args\0",
         12: "python3\0/ws/install/vla_accel_ros/lib/vla_accel_ros/trajectory\0-r\0__ns:=/arms/left\0",
@@ -129,7 +109,7 @@ def test_our_nodes_are_found_by_their_command_lines(tmp_path):
     ]
 
 
-def test_segments_of_dead_processes_do_not_count(tmp_path):
+def test_doctor_does_not_count_segments_of_dead_processes(tmp_path):
     for name in ("fastdds_0123456789abcdef", "fastdds_port7411", "fastdds_fedcba9876543210"):
         (tmp_path / name).write_bytes(bytes(1000))
         (tmp_path / f"{name}_el").touch()
@@ -140,89 +120,58 @@ def test_segments_of_dead_processes_do_not_count(tmp_path):
 GPU = gpu.Gpu("2.13", "12.8", "12.8", "H200", (9, 0), 100 << 30, 140 << 30, bfloat16=True)
 
 
+BARE = gpu.Gpu("2.13+cpu")
+
+
 @pytest.mark.parametrize(
-    ("seen", "device", "weights", "level", "sentence"),
+    ("card", "device", "weights", "level", "fact"),
     [
-        (
-            GPU,
-            "auto",
-            7 << 30,
-            OK,
-            "gpu: H200, 107.4 GB left of 150.3 GB, torch 2.13 for CUDA 12.8, driver for",
-        ),
-        (
-            replace(GPU, bfloat16=False),
-            "auto",
-            0,
-            ERROR,
-            "gpu: H200 has no bfloat16 (capability 9.0); set dtype to",
-        ),
-        (
-            replace(GPU, free=1 << 20),
-            "cuda",
-            0,
-            WARNING,
-            "gpu: H200 has 0.0 GB left of 150.3 GB; normal while",
-        ),
-        (
-            replace(GPU, total=2 << 30),
-            "cuda",
-            7 << 30,
-            ERROR,
-            "gpu: the checkpoint has 7.5 GB, H200 2.1 GB; set",
-        ),
-        (gpu.Gpu("2.13+cpu"), "cuda", 0, ERROR, "gpu: torch 2.13+cpu is built for the CPU"),
-        (gpu.Gpu("2.13+cpu"), "auto", 0, WARNING, "gpu: torch 2.13+cpu is built for the CPU"),
-        (gpu.Gpu("2.13+cpu"), "cpu", 0, OK, "gpu: not asked for: device is cpu"),
-        (
-            gpu.Gpu("2.13", "12.8"),
-            "cuda",
-            0,
-            ERROR,
-            "gpu: torch 2.13 sees no CUDA device, and there is no NVIDIA",
-        ),
+        (GPU, "auto", 7 << 30, OK, "H200, 107.4 GB left of 150.3 GB, torch 2.13 for CUDA 12.8"),
+        (replace(GPU, bfloat16=False), "auto", 0, ERROR, "H200 has no bfloat16 (capability 9.0)"),
+        (replace(GPU, free=1 << 20), "cuda", 0, WARNING, "H200 has 0.0 GB left of 150.3 GB"),
+        (replace(GPU, total=2 << 30), "cuda", 7 << 30, ERROR, "the checkpoint has 7.5 GB, H200 2.1 GB"),
+        (BARE, "cuda", 0, ERROR, "torch 2.13+cpu is built for the CPU"),
+        (BARE, "auto", 0, WARNING, "torch 2.13+cpu is built for the CPU"),
+        (BARE, "cpu", 0, OK, "device is cpu"),
+        (gpu.Gpu("2.13", "12.8"), "cuda", 0, ERROR, "no NVIDIA driver"),
         (
             gpu.Gpu("2.13", "13.0", "12.2"),
             "cuda",
             0,
             ERROR,
-            "gpu: torch 2.13 for CUDA 13.0 sees no device, the",
+            "CUDA 13.0 sees no device, the driver knows CUDA 12.2",
         ),
     ],
 )
-def test_the_gpu(seen, device, weights, level, sentence):
-    found = gpu.judge(seen, device, "bfloat16", weights)[0]
-    assert found.level == level and str(found).startswith(sentence)
+def test_doctor_judges_the_gpu(card, device, weights, level, fact):
+    finding = gpu.judge(card, device, "bfloat16", weights)[0]
+    assert (finding.level, finding.about) == (level, "gpu") and fact in finding.fact
 
 
-def test_what_fast_stages_lack_on_a_gpu_is_said_beside_it():
-    def said(**other):
-        return [str(found) for found in gpu.judge(replace(GPU, **other), "cuda", "bfloat16", 0)]
+def test_doctor_says_what_fast_stages_lack_on_a_gpu():
+    def facts(**changes):
+        return [finding.fact for finding in gpu.judge(replace(GPU, **changes), "cuda", "bfloat16", 0)]
 
-    assert len(said()) == 1
-    assert "triton is not installed" in said(triton=False)[1]
-    assert "cannot be compiled" in said(bindings=False)[1]
-    assert len(said(bindings=False, capability=(8, 9))) == 1
+    assert len(facts()) == 1
+    assert "triton is not installed" in facts(triton=False)[1]
+    assert "cannot be compiled" in facts(bindings=False)[1]
+    assert len(facts(bindings=False, capability=(8, 9))) == 1
 
 
-def test_the_gpu_of_this_machine_is_looked_at():
+def test_doctor_looks_at_the_gpu_of_this_machine():
     import torch
 
     assert bool(gpu.look().name) == torch.cuda.is_available()
 
 
-def test_the_table_has_the_worst_first_and_the_mend_below(capsys):
-    found = {"streams": [ok("a", "fine"), warning("b", "slow", "hurry"), error("", "[gone]", "find it")]}
+def test_doctor_prints_the_worst_first_and_the_fix_below(capsys):
+    sections = {"streams": [ok("a", "fine"), warning("b", "slow", "hurry"), error("", "[gone]", "find it")]}
     why_not = [error("/trajectory", "held by the operator", "~/resume"), error("/a", "b", "c")]
-    report.show(why_not, found, Console(width=60, force_terminal=False))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [
-        "could this robot move now? no, because /trajectory: held by the operator",
-        "-> ~/resume",
-        "and because /a: b",
-        "-> c",
-    ]
-    assert [line.split() for line in lines[4:]] == [
+    report.show(why_not, sections, Console(width=60, force_terminal=False))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert "no, because /trajectory: held by the operator" in " ".join(lines[0])
+    assert lines[1:4] == [["->", "~/resume"], ["and", "because", "/a:", "b"], ["->", "c"]]
+    assert lines[4:] == [
         ["streams", "error", "[gone]"],
         ["->", "find", "it"],
         ["warning", "b:", "slow"],
@@ -230,18 +179,15 @@ def test_the_table_has_the_worst_first_and_the_mend_below(capsys):
         ["ok", "a:", "fine"],
         ["1", "errors,", "1", "warnings"],
     ]
-
-
-def test_a_robot_that_could_move_is_told_so_first(capsys):
     report.show([], {"streams": [ok("a", "fine")]}, Console(width=60, force_terminal=False))
-    assert capsys.readouterr().out.splitlines()[0] == "could this robot move now? yes"
+    assert capsys.readouterr().out.splitlines()[0].endswith("? yes")
 
 
-def test_json_has_everything():
-    found = {"streams": [warning("b", "slow", "hurry")]}
+def test_doctor_json_has_everything():
+    sections = {"streams": [warning("b", "slow", "hurry")]}
     entry = {"section": "streams", "level": WARNING, "about": "b", "what": "slow", "mend": "hurry"}
     counts = {"errors": 0, "warnings": 1, "findings": [entry]}
-    assert json.loads(report.as_json([], found)) == {"could_move": True, "why_not": [], **counts}
+    assert json.loads(report.as_json([], sections)) == {"could_move": True, "why_not": [], **counts}
     reason = {"level": ERROR, "about": "/inference", "what": "hangs", "mend": "kill -9 7"}
-    told = json.loads(report.as_json([error("/inference", "hangs", "kill -9 7")], found))
-    assert told == {"could_move": False, "why_not": [reason], **counts}
+    document = json.loads(report.as_json([error("/inference", "hangs", "kill -9 7")], sections))
+    assert document == {"could_move": False, "why_not": [reason], **counts}

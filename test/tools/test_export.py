@@ -54,7 +54,7 @@ def film(root: Path, camera: str, episode: int = 0) -> tuple[list[float], list[f
     return [time for time, _ in frames], [grey for _, grey in frames]
 
 
-def test_frames_are_what_was_seen_felt_told_and_done_at_one_time(tmp_path):
+def test_export_frames_are_what_was_seen_felt_told_and_done_at_one_time(tmp_path):
     Drive(tmp_path / "bag")
     root = tmp_path / "dataset"
     assert export([tmp_path / "bag"], root) == 1
@@ -75,7 +75,7 @@ def test_frames_are_what_was_seen_felt_told_and_done_at_one_time(tmp_path):
         np.testing.assert_allclose(greys, [level(t) for t in seconds], atol=2.0)
 
 
-def test_a_wrist_that_turns_on_across_pi_is_exported_without_a_swing(tmp_path, monkeypatch):
+def test_export_wrist_that_turns_on_across_pi_is_exported_without_a_swing(tmp_path, monkeypatch):
     """Its driver reports -pi..pi, the commands count on; both are given in the turn of the state."""
     document = yaml.safe_load(demo_contract().read_text())
     wrist = document["joints"][4]
@@ -105,31 +105,33 @@ def test_a_wrist_that_turns_on_across_pi_is_exported_without_a_swing(tmp_path, m
 
 
 @pytest.mark.parametrize("stamp_s", [0, 5_600])
-def test_states_of_a_joint_without_a_stamp_or_from_the_future_are_left_out_and_named(tmp_path, stamp_s):
+def test_export_states_of_a_joint_without_a_stamp_or_from_the_future_are_left_out_and_named(
+    tmp_path, stamp_s
+):
     """A node repeats the elbow with the wrong stamp: its driver's own states are what is exported."""
     stray = JointState(name=["elbow_flex"], position=[9.0])
     stray.header.stamp.sec = stamp_s
     spoilt = {"joint_states": (serialize_message(stray), "sensor_msgs/msg/JointState")}
     Drive(tmp_path / "bag", spoilt=spoilt)
-    said: list[str] = []
-    export([tmp_path / "bag"], tmp_path / "dataset", say=said.append)
+    lines: list[str] = []
+    export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append)
     elbow = rows(tmp_path / "dataset")["observation.state"][:, 2]
     np.testing.assert_allclose(elbow, [measured(t / FPS, 2) for t in range(61)], atol=1e-3)
-    assert any("joint elbow_flex" in line for line in said)
+    assert any("joint elbow_flex" in line for line in lines)
 
 
-def test_the_layout_is_that_of_version_3(tmp_path):
+def test_export_layout_is_that_of_version_3(tmp_path):
     Drive(tmp_path / "bag")
     root = tmp_path / "dataset"
     export([tmp_path / "bag"], root)
-    told = info(root)
-    assert told["codebase_version"] == "v3.0" and told["robot_type"] == "sim_arm"
-    assert (told["total_episodes"], told["total_frames"], told["total_tasks"]) == (1, 61, 1)
-    assert told["splits"] == {"train": "0:1"}
-    image = told["features"]["observation.images.front"]
+    layout = info(root)
+    assert layout["codebase_version"] == "v3.0" and layout["robot_type"] == "sim_arm"
+    assert (layout["total_episodes"], layout["total_frames"], layout["total_tasks"]) == (1, 61, 1)
+    assert layout["splits"] == {"train": "0:1"}
+    image = layout["features"]["observation.images.front"]
     assert image["dtype"] == "video" and image["shape"] == [64, 96, 3]
     assert image["info"]["video.codec"] in ("av1", "h264") and image["info"]["video.fps"] == FPS
-    action = told["features"]["action"]
+    action = layout["features"]["action"]
     assert action["names"][0] == "shoulder_pan" and action["shape"] == [6]
     (episode,) = described(root)
     assert episode["length"] == episode["dataset_to_index"] == 61 and episode["dataset_from_index"] == 0
@@ -139,13 +141,13 @@ def test_the_layout_is_that_of_version_3(tmp_path):
     assert tasks.to_pydict() == {"task_index": [0], "__index_level_0__": ["reach the red block"]}
     assert tasks.schema.pandas_metadata["index_columns"] == ["__index_level_0__"]
     stats = json.loads((root / "meta" / "stats.json").read_text())
-    assert stats.keys() == told["features"].keys()
+    assert stats.keys() == layout["features"].keys()
     assert np.shape(stats["observation.images.wrist"]["q50"]) == (3, 1, 1)
     np.testing.assert_allclose(stats["action"]["mean"], rows(root)["action"].mean(axis=0), atol=1e-6)
     assert episode["stats/action/max"] == stats["action"]["max"]
 
 
-def test_another_instruction_is_another_task_and_unless_told_otherwise_another_episode(tmp_path):
+def test_export_another_instruction_is_another_task_and_unless_told_otherwise_another_episode(tmp_path):
     words = ((0.0, "reach the red block"), (1.0, "reach the blue block"))
     Drive(tmp_path / "bag", told=words)
     export([tmp_path / "bag"], tmp_path / "one", split=False)
@@ -159,19 +161,19 @@ def test_another_instruction_is_another_task_and_unless_told_otherwise_another_e
     assert len(times) == 31 and greys[0] == pytest.approx(level(1.0), abs=2.0)
 
 
-def test_what_the_recorder_came_too_late_to_hear_is_what_was_observed(tmp_path):
-    red, blue, late = "reach the red block", "reach the blue block", 1.5
+def test_export_what_the_recorder_came_too_late_to_hear_is_what_was_observed(tmp_path):
+    red, blue, heard_s = "reach the red block", "reach the blue block", 1.5
     observed = tuple((tick / 10, red if tick < 10 else blue) for tick in range(20))
     Drive(tmp_path / "bag", told=(), observed=observed)
     export([tmp_path / "bag"], tmp_path / "out", split=False)
     assert rows(tmp_path / "out")["task_index"].tolist() == [0] * 30 + [1] * 31
     assert [episode["tasks"] for episode in described(tmp_path / "out")] == [[red, blue]]
-    Drive(tmp_path / "other", told=((late, red),), observed=observed)
+    Drive(tmp_path / "other", told=((heard_s, red),), observed=observed)
     export([tmp_path / "other"], tmp_path / "both", split=False)
     assert rows(tmp_path / "both")["task_index"].tolist() == [0] * 30 + [1] * 15 + [0] * 16
 
 
-def test_what_was_held_is_cut_and_counted(tmp_path, capsys):
+def test_export_what_was_held_is_cut_and_counted(tmp_path, capsys):
     motion = ((0.0, Motion.RUNNING), (1.0, Motion.STOPPING), (1.2, Motion.HOLDING), (2.0, Motion.RUNNING))
     Drive(tmp_path / "bag", seconds=3.0, motion=motion)
     assert cli.main(["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]) == 0
@@ -187,19 +189,19 @@ def test_what_was_held_is_cut_and_counted(tmp_path, capsys):
     assert export([tmp_path / "lent"], tmp_path / "whole") == 1
 
 
-def test_frames_that_repeat_an_image_are_counted_for_each_camera(tmp_path, capsys):
+def test_export_frames_that_repeat_an_image_are_counted_for_each_camera(tmp_path, capsys):
     # The pictures come at 30 Hz; every third one of the wrist is missing.
     def seen(camera: str, t: float) -> bool:
         return camera == "front" or round(t * 30) % 3 != 2
 
     Drive(tmp_path / "bag", seen=seen)
     assert cli.main(["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().err
-    assert "20 frames (33%)" in said and "camera wrist" in said and "camera front" not in said
-    assert "20.2 times a second" in said, "of 61 frames in 61 / 30 s"
+    output = capsys.readouterr().err
+    assert "20 frames (33%)" in output and "camera wrist" in output and "camera front" not in output
+    assert "20.2 times a second" in output, "of 61 frames in 61 / 30 s"
 
 
-def test_a_camera_that_was_silent_ends_an_episode(tmp_path):
+def test_export_camera_that_was_silent_ends_an_episode(tmp_path):
     Drive(tmp_path / "bag", seconds=4.0, seen=lambda camera, t: camera == "front" or not 1.01 < t < 3.0)
     assert export([tmp_path / "bag"], tmp_path / "dataset") == 2
     first, second = described(tmp_path / "dataset")
@@ -208,7 +210,7 @@ def test_a_camera_that_was_silent_ends_an_episode(tmp_path):
 
 
 @pytest.mark.parametrize("by_s", [-1.5, -3.0, 3600.0, 1.7e9], ids=["a bit", "a reset", "an hour", "an epoch"])
-def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints_of_another_time(
+def test_export_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints_of_another_time(
     tmp_path, by_s
 ):
     observed = tuple((tick / 10, "reach the red block") for tick in range(40))
@@ -225,14 +227,16 @@ def test_a_clock_that_was_set_begins_another_episode_and_no_picture_meets_joints
         assert greys == pytest.approx([level(t) for t in seconds], abs=4)
 
 
-def test_a_part_of_a_bag_whose_clock_was_set_is_named_when_it_is_left_out(tmp_path):
+def test_export_part_of_a_bag_whose_clock_was_set_is_named_when_it_is_left_out(tmp_path):
     Drive(tmp_path / "bag", seconds=4.0, set_by=(2.0, 3600.0))  # the instruction is known in the first part
-    said: list[str] = []
-    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
-    assert "its clock was set, and one of its parts is left out: " in said[0] and "no instruction" in said[0]
+    lines: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
+    assert (
+        "its clock was set, and one of its parts is left out: " in lines[0] and "no instruction" in lines[0]
+    )
 
 
-def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
+def test_export_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
     picture = image_message(START_NS + S, "camera", np.zeros((4, 4, 3), np.uint8))
     spoilt = {
         "camera/front/image_raw": (b"", "sensor_msgs/msg/Image"),
@@ -241,17 +245,17 @@ def test_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
         "arm_controller/joint_trajectory": (b"\0\1\0\0", "trajectory_msgs/msg/JointTrajectory"),
     }
     Drive(tmp_path / "bag", spoilt=spoilt)
-    said: list[str] = []
-    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    lines: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-    assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in said[0]
+    assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in lines[0]
 
 
-def test_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
+def test_export_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
     Drive(tmp_path / "bag", seconds=0.5, robots=("left", "right"))
     command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
-    for given in ([], ["--namespace", "third"]):
-        assert cli.main([*command, *given]) == 2
+    for options in ([], ["--namespace", "third"]):
+        assert cli.main([*command, *options]) == 2
         assert "give --namespace with one of left, right" in capsys.readouterr().err
     assert cli.main([*command, "--namespace", "/right"]) == 0
     table = rows(tmp_path / "out")
@@ -260,14 +264,14 @@ def test_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, 
 
 
 @pytest.mark.parametrize(("given", "namespace"), [((), ""), (("/",), "/"), (("/right/",), "/right")])
-def test_a_robot_without_a_namespace_is_named_by_a_slash(given, namespace):
+def test_export_robot_without_a_namespace_is_named_by_a_slash(given, namespace):
     parser = argparse.ArgumentParser()
     namespace_option(parser, in_bag=True)
     assert parser.parse_args(["--namespace", *given] if given else []).namespace == namespace
 
 
 @pytest.mark.parametrize("ahead_s", [10, 1_000_000_000])
-def test_a_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead_s):
+def test_export_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead_s):
     names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
     early = JointState(name=names, position=[0.0] * len(names))
     early.header.stamp.sec = START_NS // S + ahead_s
@@ -277,7 +281,7 @@ def test_a_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead
 
 
 @pytest.mark.parametrize("position", [1e300, 1e6, np.nan, np.inf])
-def test_a_position_that_no_joint_can_have_is_left_out(tmp_path, position):
+def test_export_position_that_no_joint_can_have_is_left_out(tmp_path, position):
     names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
     wild = JointState(name=names, position=[position] * len(names))
     wild.header.stamp.sec, wild.header.stamp.nanosec = START_NS // S + 1, 33_333_333
@@ -286,7 +290,7 @@ def test_a_position_that_no_joint_can_have_is_left_out(tmp_path, position):
     assert np.abs(rows(tmp_path / "dataset")["observation.state"]).max() < 2.0
 
 
-def test_stamps_that_are_decades_ahead_make_no_frames(tmp_path):
+def test_export_stamps_that_are_decades_ahead_make_no_frames(tmp_path):
     names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
     early = JointState(name=names, position=[0.0] * len(names))
     early.header.stamp.sec = START_NS // S + 1_000_000_000
@@ -303,7 +307,7 @@ def test_stamps_that_are_decades_ahead_make_no_frames(tmp_path):
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
 
 
-def test_several_bags_are_several_episodes(tmp_path):
+def test_export_several_bags_are_several_episodes(tmp_path):
     Drive(tmp_path / "a", told=((0.0, "reach the red block"),))
     Drive(tmp_path / "b", seconds=1.0, told=((0.0, "put the red block on the pad"),))
     assert export([tmp_path / "a", tmp_path / "b"], tmp_path / "dataset") == 2
@@ -311,7 +315,7 @@ def test_several_bags_are_several_episodes(tmp_path):
     assert rows(tmp_path / "dataset", 1)["task_index"].tolist() == [1] * 31
 
 
-def test_numbers_are_in_the_policys_units(tmp_path):
+def test_export_numbers_are_in_the_policys_units(tmp_path):
     joints = Drive(tmp_path / "plain", seconds=0.5).contract.joints
     listed = [
         {"name": j.name, "lower": j.lower, "upper": j.upper, "velocity": j.velocity, "action": j.action}
@@ -325,7 +329,7 @@ def test_numbers_are_in_the_policys_units(tmp_path):
     assert table["action"][0, 0] == pytest.approx(90.0 - np.degrees(sent(1 / FPS, 0)), abs=0.1)
 
 
-def test_pictures_are_those_that_the_policy_gets(tmp_path):
+def test_export_pictures_are_those_that_the_policy_gets(tmp_path):
     """Turned as the contract says: the camera's picture is dark but for its upper left quarter."""
     camera = {"topic": "camera/front/image_raw", "image": "base_0_rgb", "rate_hz": 30, "max_age_s": 0.5}
     picture = np.zeros((48, 64, 3), np.uint8)
@@ -341,15 +345,15 @@ def test_pictures_are_those_that_the_policy_gets(tmp_path):
     assert [quarter.mean() > 120 for quarter in quarters] == [True, False, False, False]
 
 
-def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
+def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
     names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
     controllers = [
         {"topic": "all/commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names},
     ]
     Drive(tmp_path / "bag", controllers=controllers)
     export([tmp_path / "bag"], tmp_path / "forward")
-    held = np.floor((np.arange(61) + 1) / 3) / 10  # a command every 0.1 s
-    expected = [sent(t, 2) for t in np.minimum(held, 2.0)]
+    command_s = np.floor((np.arange(61) + 1) / 3) / 10  # a command every 0.1 s
+    expected = [sent(t, 2) for t in np.minimum(command_s, 2.0)]
     np.testing.assert_allclose(rows(tmp_path / "forward")["action"][:, 2], expected, atol=1e-5)
     Drive(tmp_path / "led", commands=False)
     with pytest.raises(
@@ -362,18 +366,18 @@ def test_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
 
 
 @pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6, [1e300] * 6])
-def test_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
+def test_export_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
     names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
     controllers = [{"topic": "commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
     spoilt = serialize_message(Float64MultiArray(data=data)), "std_msgs/msg/Float64MultiArray"
     Drive(tmp_path / "bag", controllers=controllers, spoilt={"commands": spoilt})
-    said: list[str] = []
-    assert export([tmp_path / "bag"], tmp_path / "dataset", say=said.append) == 1
+    lines: list[str] = []
+    assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-    assert "1 messages cannot be read; /arm/commands: a command is not 6 positions of joints" in said[0]
+    assert "1 messages cannot be read; /arm/commands: a command is not 6 positions of joints" in lines[0]
 
 
-def test_the_command_line_says_what_is_missing(tmp_path, capsys):
+def test_export_command_line_says_what_is_missing(tmp_path, capsys):
     Drive(tmp_path / "bag", seconds=1.0, told=())
     command = ["export", str(tmp_path / "bag"), "--output", str(tmp_path / "out")]
     assert cli.main(command) == 2
@@ -390,7 +394,7 @@ def test_the_command_line_says_what_is_missing(tmp_path, capsys):
     assert not (tmp_path / "odd_out").exists()
 
 
-def test_an_export_that_ends_early_leaves_nothing_and_can_be_made_again(tmp_path, capsys):
+def test_export_that_ends_early_leaves_nothing_and_can_be_made_again(tmp_path, capsys):
     for name in ("a", "b"):
         Drive(tmp_path / name, seconds=1.0)
     bags, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "out"
@@ -403,24 +407,24 @@ def test_an_export_that_ends_early_leaves_nothing_and_can_be_made_again(tmp_path
         export(bags, out, say=interrupt)
     assert not out.exists()
     out.mkdir()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # as a disk that is full
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as a disk that is full
     try:
         status = cli.main(["export", str(bags[0]), "--output", str(out)])
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert status == 2, capsys.readouterr().err
     assert out.is_dir() and not any(out.iterdir())
     assert export(bags, out) == 2 and info(out)["total_episodes"] == 2
 
 
-def test_pixel_counts_are_the_statistics_of_the_pixels():
+def test_export_pixel_counts_are_the_statistics_of_the_pixels():
     rng = np.random.default_rng(0)
     images = rng.integers(10, 200, (5, 20, 30, 3), dtype=np.uint8)
     parts = PixelCounts(), PixelCounts()
     for number, image in enumerate(images):
         parts[number % 2].add(image)
-    found = (parts[0] + parts[1]).statistics()
+    statistics = (parts[0] + parts[1]).statistics()
     pixels = images.reshape(-1, 3) / 255.0
     for name, value in (
         ("min", pixels.min(0)),
@@ -428,19 +432,26 @@ def test_pixel_counts_are_the_statistics_of_the_pixels():
         ("mean", pixels.mean(0)),
         ("std", pixels.std(0)),
     ):
-        np.testing.assert_allclose(np.ravel(found[name]), value, atol=1e-9)
+        np.testing.assert_allclose(np.ravel(statistics[name]), value, atol=1e-9)
     for name, share in QUANTILES.items():
-        np.testing.assert_allclose(np.ravel(found[name]), np.quantile(pixels, share, axis=0), atol=1 / 255)
-    assert found["count"] == [5]
+        np.testing.assert_allclose(
+            np.ravel(statistics[name]), np.quantile(pixels, share, axis=0), atol=1 / 255
+        )
+    assert statistics["count"] == [5]
 
 
-def test_statistics_of_numbers_are_of_each_column():
-    found = of_numbers(np.array([[1.0, 5.0], [3.0, 5.0]]))
-    assert (found["min"], found["max"], found["mean"], found["std"]) == ([1, 5], [3, 5], [2, 5], [1, 0])
-    assert found["count"] == [2] and found["q50"] == [2, 5]
+def test_export_statistics_of_numbers_are_of_each_column():
+    statistics = of_numbers(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    assert (statistics["min"], statistics["max"], statistics["mean"], statistics["std"]) == (
+        [1, 5],
+        [3, 5],
+        [2, 5],
+        [1, 0],
+    )
+    assert statistics["count"] == [2] and statistics["q50"] == [2, 5]
 
 
-def test_a_film_leaves_the_scheduling_of_the_process_alone(tmp_path):
+def test_export_film_leaves_the_scheduling_of_the_process_alone(tmp_path):
     """SVT-AV1 would make it a real-time task, and all processes begun after it, where it may: as root."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     threads = set(os.listdir("/proc/self/task"))

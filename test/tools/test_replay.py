@@ -64,7 +64,7 @@ FIRST = 2
         "jpeg",
     ],
 )
-def test_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
+def test_replay_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
     path = Run(tmp_path, **settings).frames(FRAMES).tell().end()
     result, moments = again(path)
     assert result.equal, (result.different_chunks, result.different_texts)
@@ -72,7 +72,7 @@ def test_every_chunk_and_text_is_computed_again_to_the_bit(tmp_path, settings):
     assert not result.notes and not moments.counts["incomplete"]
 
 
-def test_pictures_are_turned_and_cropped_again_as_the_recorded_contract_says(tmp_path):
+def test_replay_pictures_are_turned_and_cropped_again_as_the_recorded_contract_says(tmp_path):
     turned = tmp_path / "robot.yaml"
     plain = demo_contract().read_text()
     turned.write_text(plain.replace("image: base_0_rgb,", "image: base_0_rgb, rotation: 180, crop: 0.8,"))
@@ -85,7 +85,7 @@ def test_pictures_are_turned_and_cropped_again_as_the_recorded_contract_says(tmp
     assert not result.equal
 
 
-def test_a_robot_whose_contract_did_not_say_what_its_actions_are_is_replayed(tmp_path):
+def test_replay_robot_whose_contract_did_not_say_what_its_actions_are_is_replayed(tmp_path):
     """They lie apart from the state, as relative ones do; a contract of today would have to say so."""
     silent = tmp_path / "robot.yaml"
     silent.write_text(demo_contract().read_text().replace("actions: joints\n", ""))
@@ -103,14 +103,16 @@ def test_a_robot_whose_contract_did_not_say_what_its_actions_are_is_replayed(tmp
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_chunk_and_text_is_computed_again_to_the_bit_on_a_gpu(tmp_path, dtype):
+def test_replay_every_chunk_and_text_is_computed_again_to_the_bit_on_a_gpu(tmp_path, dtype):
     path = Run(tmp_path, device="cuda", dtype=dtype, rtc=RtcSettings()).frames(FRAMES).tell().end()
     result, _ = again(path)
     assert result.equal and result.chunks == FRAMES, (result.different_chunks, result.different_texts)
 
 
 @pytest.mark.parametrize("staggering", ["stream", "fresh"])
-def test_a_first_chunk_may_have_been_whole_where_the_engine_makes_it_so(tmp_path, monkeypatch, staggering):
+def test_replay_first_chunk_may_have_been_whole_where_the_engine_makes_it_so(
+    tmp_path, monkeypatch, staggering
+):
     """On a GPU chunks in seats have other bits than whole ones, of which the recorded ones were."""
     settings = {"staggered": 2, "staggering": staggering}
     path = Run(tmp_path, kind="pi0", **settings).frames(2).tell().end()
@@ -125,14 +127,14 @@ def test_a_first_chunk_may_have_been_whole_where_the_engine_makes_it_so(tmp_path
     assert result.chunks == 2 and len(result.different_chunks) == (0 if staggering == "fresh" else 2)
 
 
-def test_guided_chunks_in_the_bag_agree_with_something(tmp_path):
+def test_replay_guided_chunks_in_the_bag_agree_with_something(tmp_path):
     path = Run(tmp_path, rtc=RtcSettings()).frames(3).tell().end()
     agreements = [chunk.agreement for moment in Moments(Bag(path)) for chunk in moment.chunks]
     assert agreements[0] is None
     assert agreements[1].previous == FIRST and agreements[1].method == "guidance"
 
 
-def test_one_pixel_in_one_picture_is_found(tmp_path):
+def test_replay_one_pixel_in_one_picture_is_found(tmp_path):
     def spoil(camera, frame, picture):
         if (camera, frame) == ("wrist", 4):
             picture[10, 10, 1] ^= 0x80
@@ -141,30 +143,30 @@ def test_one_pixel_in_one_picture_is_found(tmp_path):
     run = Run(tmp_path, spoil=spoil).frames(FRAMES).tell()
     result, _ = again(run.end())
     assert len(result.different_chunks) == 1
-    (found,) = result.different_chunks
-    assert found.text.startswith(f"request {FIRST + 4}, observed at 1000.400 s: ")
-    assert "first in row 0, " in found.text and "largest difference" in found.text
-    assert 0.0 < found.size < 1.0
+    (difference,) = result.different_chunks
+    assert difference.text.startswith(f"request {FIRST + 4}, observed at 1000.400 s: ")
+    assert "first in row 0, " in difference.text and "largest difference" in difference.text
+    assert 0.0 < difference.size < 1.0
 
 
-def test_another_seed_is_another_noise_for_every_chunk(tmp_path):
+def test_replay_another_seed_is_another_noise_for_every_chunk(tmp_path):
     result, _ = again(Run(tmp_path).frames(FRAMES).tell(settings={"seed": 1}).end())
     assert len(result.different_chunks) == FRAMES and not result.different_texts
-    assert max(found.size for found in result.different_chunks) > 0.01
+    assert max(difference.size for difference in result.different_chunks) > 0.01
 
 
-def test_another_kind_of_noise_is_other_chunks(tmp_path):
+def test_replay_another_kind_of_noise_is_other_chunks(tmp_path):
     result, _ = again(Run(tmp_path, noise="coherent").frames(3).tell(settings={"noise": "fresh"}).end())
     assert len(result.different_chunks) == 3 and not result.different_texts
 
 
-def test_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
+def test_replay_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
     run = Run(tmp_path, solver="ab2", steps=3).frames(3).tell(settings={"solver": "euler"})
     result, _ = again(run.end())
     assert len(result.different_chunks) == result.chunks > 0
 
 
-def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(
+def test_replay_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(
     tmp_path, monkeypatch
 ):
     @dataclass(frozen=True, kw_only=True)
@@ -182,42 +184,42 @@ def test_a_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fres
     ("recorded", "same_gpu", "taken"),
     [("auto", True, "none"), ("32:100", False, "none"), ("32:100", True, "32:100"), ("none", True, "none")],
 )
-def test_a_partition_is_made_again_only_where_its_launches_may_be_others(
+def test_replay_partition_is_made_again_only_where_its_launches_may_be_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str, same_gpu: bool, taken: str
 ) -> None:
     run = Run(tmp_path).frames(1).tell(settings={"partition": recorded, "lanes": "two"})
     moments = Moments(Bag(run.end()))
     (session,) = moments.sessions.values()
     monkeypatch.setattr("vla_accel_ros.tools.replay.again._gpu", lambda: session.device if same_gpu else "")
-    engine, found = Load.engine, []
+    engine, partitions = Load.engine, []
 
     def loaded(load: Load, *given: Any) -> Engine:
-        found.append(load.config.partition)
+        partitions.append(load.config.partition)
         return engine(load, *given)
 
     monkeypatch.setattr(Load, "engine", loaded)
     assert replay(moments, AS_RECORDED).equal
-    assert found == [taken]
+    assert partitions == [taken]
 
 
-def test_another_number_format_differs_and_is_named_as_a_reason(tmp_path):
+def test_replay_another_number_format_differs_and_is_named_as_a_reason(tmp_path):
     path = Run(tmp_path).frames(3).tell().end()
     result, _ = again(path, Otherwise(dtype="bfloat16"))
     assert not result.equal and result.notes == ["dtype float32, here bfloat16"]
 
 
-def test_another_model_is_said_before_anything_is_computed(tmp_path):
+def test_replay_another_model_is_said_before_anything_is_computed(tmp_path):
     run = Run(tmp_path).frames(3).tell()
     other = tmp_path / "other"
     shutil.copytree(run.model, other)
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text() + " ")
-    said: list[str] = []
-    result = replay(Moments(Bag(run.end())), Otherwise(model=other), said.append)
-    assert any("is not the recorded model (SHA-256" in sentence for sentence in said)
+    lines: list[str] = []
+    result = replay(Moments(Bag(run.end())), Otherwise(model=other), lines.append)
+    assert any("is not the recorded model (SHA-256" in line for line in lines)
     assert result.equal and result.notes[0].startswith("checkpoint ")
 
 
-def test_observations_whose_pictures_were_dropped_are_counted(tmp_path):
+def test_replay_observations_whose_pictures_were_dropped_are_counted(tmp_path):
     def spoil(camera, frame, picture):
         return None if frame in (2, 3) and camera == "front" else picture
 
@@ -227,17 +229,17 @@ def test_observations_whose_pictures_were_dropped_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["none", "all of one camera"])
-def test_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_than_memory(
+def test_replay_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_than_memory(
     tmp_path, monkeypatch, lost
 ):
     def spoil(camera, frame, picture):
         return None if lost != "none" and camera == "front" else picture
 
     read: list[weakref.ref] = []
-    made = reading.picture
+    original = reading.picture
 
     def picture(entry):
-        pixels = made(entry)
+        pixels = original(entry)
         read.append(weakref.ref(pixels))
         return pixels
 
@@ -246,7 +248,7 @@ def test_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_tha
     for moment in bag:
         assert len(moment.images) == 2
         del moment
-        assert sum(one() is not None for one in read) <= 4
+        assert sum(reference() is not None for reference in read) <= 4
     assert len(read) == (2 * FRAMES if lost == "none" else 0)
     assert bag.counts["incomplete"] == (0 if lost == "none" else FRAMES)
 
@@ -261,7 +263,9 @@ def test_pictures_are_let_go_when_they_were_seen_so_that_a_bag_may_be_larger_tha
     ],
     ids=["empty picture", "short picture", "chunk", "observation"],
 )
-def test_what_the_nodes_refused_is_named_and_all_else_is_replayed(tmp_path, topic, message, kind, said):
+def test_replay_what_the_nodes_refused_is_named_and_all_else_is_replayed(
+    tmp_path, topic, message, kind, said
+):
     run = Run(tmp_path).frames(2)
     run.write(topic, message, kind)
     path = run.frames(2).tell().end()
@@ -271,21 +275,21 @@ def test_what_the_nodes_refused_is_named_and_all_else_is_replayed(tmp_path, topi
     assert f"1 messages cannot be read; {topic}: " in line and said in line
 
 
-def test_a_picture_that_claims_gigabytes_is_refused_before_it_gets_them(tmp_path):
+def test_replay_picture_that_claims_gigabytes_is_refused_before_it_gets_them(tmp_path):
     run = Run(
         tmp_path, spoil=lambda camera, frame, picture: None if (camera, frame) == ("front", 1) else picture
     )
     run.frames(3)
     claims = image_message(START_NS + PERIOD_NS, "front", np.zeros((48, 64, 3), np.uint8))
-    at = claims.index(struct.pack("<II", 48, 64))
-    claims[at : at + 8] = struct.pack("<II", 1 << 20, 1 << 20)
+    size = claims.index(struct.pack("<II", 48, 64))
+    claims[size : size + 8] = struct.pack("<II", 1 << 20, 1 << 20)
     run.write("/camera/front/image_raw", claims, "sensor_msgs/msg/Image")
     result, read = again(run.tell().end())
     assert result.equal and result.chunks == 2
     assert read.counts["unreadable"] == 1 and "image step is 192" in read.unreadable
 
 
-def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys):
+def test_replay_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys):
     path = Run(tmp_path).frames(3).tell().end()
     assert cli.main(["replay", str(path)]) == 0
     assert "chunks  3 of 3 equal" in capsys.readouterr().out
@@ -296,7 +300,9 @@ def test_the_command_ends_with_0_when_equal_and_with_1_when_not(tmp_path, capsys
     assert "why     it may be dtype float32, here bfloat16" in printed
 
 
-def test_a_recording_from_before_settings_of_a_training_were_asked_for_can_be_given_them(tmp_path, capsys):
+def test_replay_recording_from_before_settings_of_a_training_were_asked_for_can_be_given_them(
+    tmp_path, capsys
+):
     vision = VisionConfig(width=72, depth=1, mlp=16, heads=1, image_size=28, patch=14)
     model = make_checkpoint(tmp_path / "model", make_config(vision=vision, image_names=PI05.image_names))
     (model / "config.json").unlink()
@@ -308,7 +314,7 @@ def test_a_recording_from_before_settings_of_a_training_were_asked_for_can_be_gi
     assert "chunks  2 of 2 equal" in capsys.readouterr().out
 
 
-def test_an_answer_of_a_lerobot_folder_replaces_the_recorded_parameter(tmp_path, capsys):
+def test_replay_answer_of_a_lerobot_folder_replaces_the_recorded_parameter(tmp_path, capsys):
     config = make_config("pi05", horizon=16)
     make_lerobot_folder(tmp_path / "model", config, use_peft=False)
     path = Run(tmp_path, prompt_state="padded").frames(2).tell().end()
@@ -317,37 +323,37 @@ def test_an_answer_of_a_lerobot_folder_replaces_the_recorded_parameter(tmp_path,
     assert "chunks  0 of 2 equal" in capsys.readouterr().out
 
 
-def test_a_long_replay_says_how_far_it_is(tmp_path):
-    now_s, said = [0.0], list[str]()
-    progress = Progress("replayed", 40, said.append, lambda: now_s[0])
+def test_replay_long_replay_says_how_far_it_is(tmp_path):
+    now_s, lines = [0.0], list[str]()
+    progress = Progress("replayed", 40, lines.append, lambda: now_s[0])
     for done in range(1, 41):
         now_s[0] += 0.5
         progress.at(done)
-    assert said == [
+    assert lines == [
         f"replayed {done} of 40 ({share} %)" for done, share in ((10, 25), (20, 50), (30, 75), (40, 100))
     ]
     assert Moments(Bag(Run(tmp_path).frames(3).tell().end())).worth_replaying == 3
 
 
-def test_commands_are_for_publishing_alone(tmp_path, capsys):
+def test_replay_commands_are_for_publishing_alone(tmp_path, capsys):
     path = Run(tmp_path).frames(1).tell().end()
     assert cli.main(["replay", str(path), "--commands"]) == 2
     assert "--commands changes what --publish plays" in capsys.readouterr().err
 
 
-def test_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
+def test_replay_what_cannot_be_replayed_is_refused_with_a_sentence(tmp_path, capsys):
     run = Run(tmp_path).frames(1)
     assert cli.main(["replay", str(run.end())]) == 2
     assert "has no message of type vla_accel_msgs/msg/Session" in capsys.readouterr().err
     assert cli.main(["replay", str(tmp_path / "nothing")]) == 2
     assert "does not exist: give a bag's folder" in capsys.readouterr().err
-    gone = Run(tmp_path / "gone").frames(1).tell()
-    shutil.rmtree(gone.model)
-    assert cli.main(["replay", str(gone.end())]) == 2
+    without_model = Run(tmp_path / "gone").frames(1).tell()
+    shutil.rmtree(without_model.model)
+    assert cli.main(["replay", str(without_model.end())]) == 2
     assert "does not exist: give --model DIR" in capsys.readouterr().err
 
 
-def test_an_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
+def test_replay_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
     run = Run(tmp_path).frames(2)
     folder = Path(__file__).resolve().parents[2] / "config" / "contracts"
     text = (folder / "sim_arm.yaml").read_text()
@@ -361,7 +367,7 @@ def test_an_urdf_that_the_contract_names_travels_in_the_bag(tmp_path):
     assert result.equal and np.isfinite(result.seconds)
 
 
-def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend_on_it(
+def test_replay_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend_on_it(
     tmp_path: Path,
 ) -> None:
     assert company({}) == company({"frames_together": 1, "seats_by_load": False}) == []
@@ -372,5 +378,5 @@ def test_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits_depend
     moments = Moments(bag)
     result = replay(moments)
     assert not result.equal
-    said = report(bag, moments, result)[-1]
-    assert said.startswith("why     it may be seats_by_load: the batch of a step had as many seats as were")
+    line = report(bag, moments, result)[-1]
+    assert line.startswith("why     it may be seats_by_load: the batch of a step had as many seats as were")

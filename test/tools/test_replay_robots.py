@@ -16,7 +16,7 @@ from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract
 
 
-def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
+def test_replay_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
     left = Run(tmp_path, noise="coherent")
     right = Run(tmp_path, noise="coherent", beside=left, apart="right", seed=5)
     for _ in range(3):
@@ -28,7 +28,7 @@ def test_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_t
     assert (result.chunks, result.texts, result.frames) == (6, 2, 6)
 
 
-def test_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
+def test_replay_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
     left = Run(tmp_path, noise="coherent")
     right = Run(tmp_path, beside=left, apart="right", noise="coherent", seed=5)
     for _ in range(3):
@@ -38,17 +38,17 @@ def test_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path
     path, loads, loaded = right.tell().end(), list[weakref.ref[Engine]](), Load.engine
 
     def engine(load: Load, *given: Any) -> Engine:
-        assert all(one() is None for one in loads)  # two may not fit into a GPU
-        made = loaded(load, *given)
-        loads.append(weakref.ref(made))
-        return made
+        assert all(robot_engine() is None for robot_engine in loads)  # two may not fit into a GPU
+        engines_made = loaded(load, *given)
+        loads.append(weakref.ref(engines_made))
+        return engines_made
 
     monkeypatch.setattr(Load, "engine", engine)
     result, _ = again(path)
     assert result.equal and result.chunks == 6 and len(loads) == 2
 
 
-def test_a_bag_may_hold_several_sessions(tmp_path):
+def test_replay_bag_may_hold_several_sessions(tmp_path):
     run = Run(tmp_path).frames(2).tell()
     first = run.session
     run.session = type(first)(**{**vars(first), "id": "another"})
@@ -59,7 +59,7 @@ def test_a_bag_may_hold_several_sessions(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
-def test_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, kind, monkeypatch):
+def test_replay_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, kind, monkeypatch):
     """Each has its own contract, statistics and step time; the weights are loaded once."""
     make_checkpoint(tmp_path / "model", make_config(kind, horizon=16))
     stats = {"state": make_stats(8), "actions": make_stats(9)}

@@ -35,27 +35,27 @@ IMAGE = 1_000_000_000_000  # the stamp of a frame
 def robot(image_ns: int = IMAGE, at_ns: int = 50_000 * MS) -> list[Recorded]:
     """Three processes and one frame, each step of which takes a ms more than the one before."""
     flows, ms = (image_ns,), [0, 1, 3, 6, 10, 15, 21, 28, 36, 45, 55]
-    at = [at_ns + each * MS for each in ms]
+    moments = [at_ns + offset * MS for offset in ms]
     inference = (
-        Event("topic /camera/front", "callback", at[1], at[1] + MS, flows),
-        Event("camera front", "taken", at[1] + MS, at[1] + MS, flows, str(MS)),
-        Event("lane main", "observe.encode", at[2], at[3], flows, "observe of frame 4"),
-        Event("lane main", "act.denoise", at[4], at[4] + MS, flows),
-        Event("lane main", "act.denoise", at[4] + 2 * MS, at[5], flows),
-        Event("GPU, lane main", "act.denoise", at[4], at[4] + 3 * MS, flows),
-        Event("topic /action_chunk", "publish", at[6], at[6] + MS, flows),
-        Event("loop vision", "deadline missed", at[6], at[6]),
+        Event("topic /camera/front", "callback", moments[1], moments[1] + MS, flows),
+        Event("camera front", "taken", moments[1] + MS, moments[1] + MS, flows, str(MS)),
+        Event("lane main", "observe.encode", moments[2], moments[3], flows, "observe of frame 4"),
+        Event("lane main", "act.denoise", moments[4], moments[4] + MS, flows),
+        Event("lane main", "act.denoise", moments[4] + 2 * MS, moments[5], flows),
+        Event("GPU, lane main", "act.denoise", moments[4], moments[4] + 3 * MS, flows),
+        Event("topic /action_chunk", "publish", moments[6], moments[6] + MS, flows),
+        Event("loop vision", "deadline missed", moments[6], moments[6]),
     )
     trajectory = (
-        Event("topic /action_chunk", "callback", at[7], at[10] + MS, flows),
-        Event("trajectory", "follow", at[8], at[10] + MS, flows),
-        Event("topic /arm", "publish", at[9], at[10], flows),
+        Event("topic /action_chunk", "callback", moments[7], moments[10] + MS, flows),
+        Event("trajectory", "follow", moments[8], moments[10] + MS, flows),
+        Event("topic /arm", "publish", moments[9], moments[10], flows),
     )
-    recorder = (Event("topic /action_chunk", "callback", at[6], at[6] + MS, flows),)
-    told = {"/inference": inference, "/trajectory": trajectory, "/recorder": recorder}
+    recorder = (Event("topic /action_chunk", "callback", moments[6], moments[6] + MS, flows),)
+    events_by_node = {"/inference": inference, "/trajectory": trajectory, "/recorder": recorder}
     return [
-        Recorded(f"boot {number} x", (node,), events, at[10], 7 * MS, at[0])
-        for number, (node, events) in enumerate(told.items())
+        Recorded(f"boot {number} x", (node,), events, moments[10], 7 * MS, moments[0])
+        for number, (node, events) in enumerate(events_by_node.items())
     ]
 
 
@@ -68,14 +68,14 @@ def read(path: Path) -> tuple[Any, dict[int, str]]:
     return trace, tracks
 
 
-def test_every_step_is_between_the_moments_it_is_named_after() -> None:
+def test_trace_every_step_is_between_the_moments_it_is_named_after() -> None:
     rows = latency.steps(latency.frames(robot()).values())
     assert [row.ms for row in rows[:-1]] == [(float(step),) for step in range(1, 11)]
     assert rows[-1].ms == (55.0,)
     assert [(row.name, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
 
 
-def test_a_frame_in_groups_is_a_prefix_after_the_last() -> None:
+def test_trace_frame_in_groups_is_a_prefix_after_the_last() -> None:
     records, at_ns = robot(), 50_000 * MS
     ends = {
         "observe.encode": at_ns + 4 * MS,
@@ -83,13 +83,13 @@ def test_a_frame_in_groups_is_a_prefix_after_the_last() -> None:
         "observe.prefill": at_ns + 6 * MS,
     }
     groups = [Event("lane main", name, end_ns - MS, end_ns, (IMAGE,)) for name, end_ns in ends.items()]
-    others = [event for event in records[0].events if not event.name.startswith("observe.")]
-    records[0] = replace(records[0], events=(*others, *groups))
+    remaining = [event for event in records[0].events if not event.name.startswith("observe.")]
+    records[0] = replace(records[0], events=(*remaining, *groups))
     moments = latency.frames(records)[IMAGE]
     assert (moments["observed"], moments["prefix"]) == (at_ns + 3 * MS, at_ns + 6 * MS)
 
 
-def test_an_image_that_another_frame_used_as_its_later_one_is_observed_in_its_own() -> None:
+def test_trace_image_that_another_frame_used_as_its_later_one_is_observed_in_its_own() -> None:
     records, before_ns = robot(), 50_000 * MS - 3 * MS
     earlier = Event("lane main", "observe.encode", before_ns, before_ns + MS, (IMAGE - 33 * MS, IMAGE))
     records[0] = replace(records[0], events=(earlier, *records[0].events))
@@ -98,7 +98,7 @@ def test_an_image_that_another_frame_used_as_its_later_one_is_observed_in_its_ow
     assert moments[IMAGE - 33 * MS] == {"observed": before_ns, "prefix": before_ns + MS}
 
 
-def test_what_nobody_told_is_said_to_be_unknown_and_the_rest_is_counted() -> None:
+def test_trace_what_nobody_told_is_said_to_be_unknown_and_the_rest_is_counted() -> None:
     records = [*robot()[:1], *robot(IMAGE + 1, 60_000 * MS)]
     text = latency.table(latency.steps(latency.frames(records).values()))
     lines = {line[:44].strip(): line[44:].split() for line in text.splitlines()}
@@ -109,7 +109,7 @@ def test_what_nobody_told_is_said_to_be_unknown_and_the_rest_is_counted() -> Non
     assert len(unknown) == 5 and "image stamp to command" in unknown[-1]
 
 
-def test_a_trace_has_a_track_for_each_lane_loop_and_topic_and_arrows_along_a_frame(tmp_path: Path) -> None:
+def test_trace_has_a_track_for_each_lane_loop_and_topic_and_arrows_along_a_frame(tmp_path: Path) -> None:
     path = tmp_path / "robot.pftrace"
     assert perfetto_file.write(path, robot()) == 12
     trace, tracks = read(path)
@@ -133,18 +133,22 @@ def test_a_trace_has_a_track_for_each_lane_loop_and_topic_and_arrows_along_a_fra
     )
     (missed,) = [p for p in events if p.track_event.name == "deadline missed"]
     assert missed.track_event.type == TrackEvent.TYPE_INSTANT and not missed.track_event.flow_ids
-    (seen,) = [p.track_event for p in events if p.track_event.name == "observe.encode"]
-    assert {a.name: a.string_value or a.int_value for a in seen.debug_annotations} == {
+    (encode,) = [p.track_event for p in events if p.track_event.name == "observe.encode"]
+    assert {a.name: a.string_value or a.int_value for a in encode.debug_annotations} == {
         "detail": "observe of frame 4",
         "image_stamp_ns": IMAGE,
     }
     (clocks,) = [p.clock_snapshot.clocks for p in trace.packet if p.HasField("clock_snapshot")]
-    at = {clock.clock_id: clock.timestamp for clock in clocks}
-    assert at[BuiltinClock.BUILTIN_CLOCK_REALTIME] == 7 * MS
-    assert at[BuiltinClock.BUILTIN_CLOCK_MONOTONIC] == at[BuiltinClock.BUILTIN_CLOCK_BOOTTIME] == 50_055 * MS
+    times = {clock.clock_id: clock.timestamp for clock in clocks}
+    assert times[BuiltinClock.BUILTIN_CLOCK_REALTIME] == 7 * MS
+    assert (
+        times[BuiltinClock.BUILTIN_CLOCK_MONOTONIC]
+        == times[BuiltinClock.BUILTIN_CLOCK_BOOTTIME]
+        == 50_055 * MS
+    )
 
 
-def test_slices_of_a_track_nest_and_what_overlaps_has_another_row(tmp_path: Path) -> None:
+def test_trace_slices_of_a_track_nest_and_what_overlaps_has_another_row(tmp_path: Path) -> None:
     spans = {"outer": (0, 100), "inner": (0, 40), "after": (40, 60), "late": (50, 150), "next": (100, 120)}
     events = tuple(Event("loop action", name, *times) for name, times in spans.items())
     perfetto_file.write(tmp_path / "rows", [Recorded("boot 1 x", ("/inference",), events)])
@@ -168,7 +172,7 @@ def test_slices_of_a_track_nest_and_what_overlaps_has_another_row(tmp_path: Path
     assert not any(stacks.values())
 
 
-def test_a_flow_with_one_end_is_no_arrow(tmp_path: Path) -> None:
+def test_trace_flow_with_one_end_is_no_arrow(tmp_path: Path) -> None:
     events = (Event("topic /image", "callback", 0, 5, (IMAGE,)),)
     perfetto_file.write(tmp_path / "one", [Recorded("boot 1 x", ("/inference",), events)])
     trace, _ = read(tmp_path / "one")
@@ -197,7 +201,7 @@ class Tape:
         picture = image_message(stamp_ns, "camera", np.zeros((8, 8, 3), np.uint8))
         self.add(ms + 5, f"{robot}/camera/front/image_raw", picture, "sensor_msgs/msg/Image")
         self.add(ms + 8, f"{robot}/camera/wrist/image_raw", picture, "sensor_msgs/msg/Image")
-        for after, topic, message in (
+        for delay_ms, topic, message in (
             (20, "/observed", Observed(kv_version=3)),
             (
                 chunk_ms,
@@ -206,7 +210,7 @@ class Tape:
             ),
         ):
             set_stamp(message.header.stamp, stamp_ns)
-            self.add(ms + after, robot + topic, message)
+            self.add(ms + delay_ms, robot + topic, message)
         for topic in commands:
             self.add(ms + 53, topic, JointTrajectory())
             self.add(ms + 60, topic, JointTrajectory())  # of a stop, or a move: nobody's
@@ -228,7 +232,7 @@ def tape(tmp_path: Path) -> Path:
     return tmp_path / "bag"
 
 
-def test_a_bag_tells_when_messages_came_to_the_recorder(tape: Path, tmp_path: Path, capsys) -> None:
+def test_trace_bag_tells_when_messages_came_to_the_recorder(tape: Path, tmp_path: Path, capsys) -> None:
     file = tmp_path / "bag.pftrace"
     assert main(["trace", str(tape), "-o", str(file)]) == 0
     out, err = capsys.readouterr()
@@ -250,7 +254,7 @@ def test_a_bag_tells_when_messages_came_to_the_recorder(tape: Path, tmp_path: Pa
     assert "open it in https://ui.perfetto.dev" in err
 
 
-def test_other_topics_of_a_recording_of_all_are_no_commands(tmp_path: Path) -> None:
+def test_trace_other_topics_of_a_recording_of_all_are_no_commands(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "bag")
     tape.frame(100)
     tape.add(151, "/joy", Joy())
@@ -260,7 +264,7 @@ def test_other_topics_of_a_recording_of_all_are_no_commands(tmp_path: Path) -> N
     assert latency.steps(moments.values(), latency.RECORDED)[3].ms == (3.0,)
 
 
-def test_commands_are_those_of_the_contract_where_the_bag_has_it(tmp_path: Path) -> None:
+def test_trace_commands_are_those_of_the_contract_where_the_bag_has_it(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "bag")
     tape.add(0, "/session", Session(contract=demo_contract().read_text()))
     topic = f"/{Contract.load(demo_contract()).controllers[0].topic}"
@@ -271,7 +275,7 @@ def test_commands_are_those_of_the_contract_where_the_bag_has_it(tmp_path: Path)
     assert latency.steps(moments.values(), latency.RECORDED)[3].ms == (3.0,)
 
 
-def test_of_several_robots_each_has_its_own_frames_and_commands(tmp_path: Path, capsys) -> None:
+def test_trace_of_several_robots_each_has_its_own_frames_and_commands(tmp_path: Path, capsys) -> None:
     tape = Tape(tmp_path / "bag")
     tape.frame(100, commands=("/left/arm",), robot="/left")
     tape.frame(100, commands=("/right/arm",), robot="/right", chunk_ms=51)  # at the same time
@@ -292,14 +296,14 @@ def test_of_several_robots_each_has_its_own_frames_and_commands(tmp_path: Path, 
     assert "has no robot third: give --namespace with one of left, right" in capsys.readouterr().err
 
 
-def test_only_the_end_of_a_bag(tape: Path) -> None:
+def test_trace_only_the_end_of_a_bag(tape: Path) -> None:
     record, moments = bag.read(tape, seconds=0.5)
     assert {event.flows for event in record.events if event.flows} == {(IMAGE + 2100 * MS,)}
     assert list(moments) == [IMAGE + 2100 * MS]
 
 
 @pytest.mark.parametrize("seconds", [None, 0.5])
-def test_a_timeline_begins_where_the_clock_was_set_last(tmp_path: Path, seconds: float | None) -> None:
+def test_trace_timeline_begins_where_the_clock_was_set_last(tmp_path: Path, seconds: float | None) -> None:
     tape = Tape(tmp_path / "bag")
     tape.frame(100)
     tape.frame(1100)
@@ -313,7 +317,7 @@ def test_a_timeline_begins_where_the_clock_was_set_last(tmp_path: Path, seconds:
     assert 0 < record.events[-1].end_ns - record.events[0].end_ns < 100 * MS
 
 
-def test_a_message_that_cannot_be_read_is_an_event_without_a_frame(tmp_path: Path) -> None:
+def test_trace_message_that_cannot_be_read_is_an_event_without_a_frame(tmp_path: Path) -> None:
     tape = Tape(tmp_path / "bag")
     tape.frame(100)
     tape.add(200, "/camera/front/image_raw", b"", "sensor_msgs/msg/Image")
@@ -325,7 +329,7 @@ def test_a_message_that_cannot_be_read_is_an_event_without_a_frame(tmp_path: Pat
     assert "a message on /camera/front/image_raw is no sensor_msgs/msg/Image" in record.events[-2].detail
 
 
-def test_stamps_and_records_of_different_clocks_are_not_subtracted(tmp_path: Path, capsys) -> None:
+def test_trace_stamps_and_records_of_different_clocks_are_not_subtracted(tmp_path: Path, capsys) -> None:
     tape = Tape(tmp_path / "bag")
     tape.frame(100)
     picture = image_message(5, "camera", np.zeros((8, 8, 3), np.uint8))  # a simulated time
@@ -335,7 +339,7 @@ def test_stamps_and_records_of_different_clocks_are_not_subtracted(tmp_path: Pat
     assert moments[5] == {"arrived": IMAGE + 200 * MS}
 
 
-def test_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None:
+def test_trace_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None:
     assert main(["trace", str(tmp_path / "nothing")]) == 2
     assert "does not exist: give a bag's folder" in capsys.readouterr().err
     McapBag(tmp_path / "empty").close()
@@ -343,7 +347,7 @@ def test_what_is_no_bag_or_empty_is_one_sentence(tmp_path: Path, capsys) -> None
     assert "empty has no messages: record some" in capsys.readouterr().err
 
 
-def test_without_the_package_perfetto_the_table_is_printed_and_the_trace_says_how_to_get_it(
+def test_trace_without_the_package_perfetto_the_table_is_printed_and_the_trace_says_how_to_get_it(
     tape: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)

@@ -26,7 +26,7 @@ from vla_accel_ros.tools.tune.pieces import Piece
 from vla_accel_ros.tools.tune.steps import Gain, Step, Tuning
 
 
-def test_without_a_gpu_one_sentence_says_so(
+def test_tune_without_a_gpu_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -39,11 +39,11 @@ def test_without_a_gpu_one_sentence_says_so(
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """A GPU on which tuning takes no time; for how many multiprocessors it was done."""
-    found: list[int] = []
+    processors: list[int] = []
 
     def steps(config: object, device: object, batches: object, tuning: Tuning, ways: object) -> Iterator[Any]:
         def step() -> Gain:
-            found.append(tuning.table.gpu.processors)
+            processors.append(tuning.table.gpu.processors)
             return Gain(10.0, 8.0)
 
         yield "a kernel", step
@@ -51,8 +51,8 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    here: dict[str, Any] = {"machine": {}, "versions": {}}
-    monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: here)
+    present: dict[str, Any] = {"machine": {}, "versions": {}}
+    monkeypatch.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda: present)
     monkeypatch.setattr("vla_accel_ros.kernels.ops.ops_for", lambda device: None)
     monkeypatch.setattr("vla_accel_ros.tools.tune.choose.steps", steps)
     monkeypatch.setattr("vla_accel_ros.tools.tune.command.bound_memory", lambda device, gib: None)
@@ -61,20 +61,20 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         "vla_accel_ros.kernels.tuning.cache_file", lambda device, sms: tmp_path / f"{sms}.json"
     )
     monkeypatch.setattr("torch.cuda.stream", lambda stream: nullcontext())
-    return found
+    return processors
 
 
-def test_what_it_gained_is_said_and_stands_in_the_file(
+def test_tune_what_it_gained_is_said_and_stands_in_the_file(
     tmp_path: Path, tuned: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tune", "--out", str(tmp_path / "out.json")]) == 0
-    said, data = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
-    assert "a layer of a denoising step: 10.00 us before, 8.00 now (-20.0%)" in said
+    output, data = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
+    assert "a layer of a denoising step: 10.00 us before, 8.00 now (-20.0%)" in output
     assert data["done"] == {name: {"before_us": 10.0, "us": 8.0} for name in ("a kernel", LAYER)}
     assert data["finished"] and read_table(json.dumps(data), "out", Gpu(132)).entries == {}
 
 
-def test_memory_is_bounded_on_the_gpu_in_use_by_its_number(
+def test_tune_memory_is_bounded_on_the_gpu_in_use_by_its_number(
     tmp_path: Path, tuned: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bounded: list[tuple[torch.device, float]] = []
@@ -87,11 +87,11 @@ def test_memory_is_bounded_on_the_gpu_in_use_by_its_number(
 
 
 @pytest.mark.gpu
-def test_no_more_of_the_memory_is_allocated_than_its_bound() -> None:
+def test_tune_no_more_of_the_memory_is_allocated_than_its_bound() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     torch.cuda.empty_cache()
-    held = torch.cuda.memory_reserved(device) / 2**30
-    bound_memory(device, held + 1.0)
+    reserved = torch.cuda.memory_reserved(device) / 2**30
+    bound_memory(device, reserved + 1.0)
     try:
         torch.empty(1 << 29, dtype=torch.uint8, device=device)
         with pytest.raises(torch.OutOfMemoryError):
@@ -101,14 +101,14 @@ def test_no_more_of_the_memory_is_allocated_than_its_bound() -> None:
 
 
 @pytest.mark.parametrize("options", [["--minutes", "0"], ["--gib", "nan"]])
-def test_a_bound_that_is_none_is_refused(
+def test_tune_bound_that_is_none_is_refused(
     options: list[str], tuned: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tune", *options]) == 2 and not tuned
     assert capsys.readouterr().err.endswith("; give more than 0.\n")
 
 
-def test_a_table_for_a_partition_is_kept_under_the_number_that_there_is(
+def test_tune_table_for_a_partition_is_kept_under_the_number_that_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tuned: list[int]
 ) -> None:
     part = SimpleNamespace(sms=40, streams=(None,))
@@ -118,7 +118,7 @@ def test_a_table_for_a_partition_is_kept_under_the_number_that_there_is(
     assert {file.name for file in tmp_path.iterdir()} == {"40.json", "None.json"}
 
 
-def test_a_gpu_that_cannot_be_divided_is_told_in_one_sentence(
+def test_tune_gpu_that_cannot_be_divided_is_told_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tuned: list[int]
 ) -> None:
     def of_size(device: object, count: int) -> None:
@@ -159,27 +159,27 @@ def machine(tmp_path: Path) -> Machine:
 
 
 class TestSteps:
-    def test_what_its_time_is_over_for_goes_on_when_it_is_called_again(self, machine: Machine) -> None:
+    def test_tune_what_its_time_is_over_for_goes_on_when_it_is_called_again(self, machine: Machine) -> None:
         first = machine.tuning()
         assert first.resume() == 0 and not first.run(machine.steps(first), until_s=2.0)
         assert machine.ran == ["a", "b"]
         second = machine.tuning()
         assert second.resume() == 2 and second.run(machine.steps(second), until_s=99.0)
         assert machine.ran == ["a", "b", "c"] and second.done == dict.fromkeys("abc", Gain(4.0, 2.0))
-        found = read_table(machine.path.read_text(), "file", Gpu(8))
-        assert {name: config.split for name, config in found.entries.items()} == {"a": 1, "b": 2, "c": 3}
+        table = read_table(machine.path.read_text(), "file", Gpu(8))
+        assert {name: config.split for name, config in table.entries.items()} == {"a": 1, "b": 2, "c": 3}
 
-    def test_what_is_killed_loses_the_kernel_that_it_was_at_alone(self, machine: Machine) -> None:
+    def test_tune_what_is_killed_loses_the_kernel_that_it_was_at_alone(self, machine: Machine) -> None:
         tuning = machine.tuning()
         machine.fails["c"] = KeyboardInterrupt()  # type: ignore[assignment]  # as ctrl-C is
         with pytest.raises(KeyboardInterrupt):
             tuning.run(machine.steps(tuning), until_s=99.0)
         machine.fails.clear()
-        again = machine.tuning()
-        assert again.resume() == 2 and again.run(machine.steps(again), until_s=99.0)
+        resumed = machine.tuning()
+        assert resumed.resume() == 2 and resumed.run(machine.steps(resumed), until_s=99.0)
         assert machine.ran == ["a", "b", "c"]
 
-    def test_a_finished_one_or_one_of_other_options_versions_or_gpus_begins_anew(
+    def test_tune_finished_one_or_one_of_other_options_versions_or_gpus_begins_anew(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole = machine.tuning(batches=[1])
@@ -188,14 +188,14 @@ class TestSteps:
         assert not partly.run(machine.steps(partly), until_s=machine.now_s + 1.0)
         assert machine.tuning(batches=[1, 2]).resume() == 0
         assert machine.tuning(batches=[1]).resume() == 1
-        now = provenance()
+        present = provenance()
         for name in ("machine", "versions"):
-            other = {**now, name: {**now[name], "gpu": "another"}}
+            other = {**present, name: {**present[name], "gpu": "another"}}
             with monkeypatch.context() as changed:
                 changed.setattr("vla_accel_ros.tools.tune.steps.provenance", lambda other=other: other)
                 assert machine.tuning(batches=[1]).resume() == 0
 
-    def test_what_does_not_fit_into_memory_stays_as_it_was_and_is_named(self, machine: Machine) -> None:
+    def test_tune_what_does_not_fit_into_memory_stays_as_it_was_and_is_named(self, machine: Machine) -> None:
         machine.fails["b"] = torch.OutOfMemoryError("tried to allocate 3 GiB\nand more")
         tuning = machine.tuning()
         assert tuning.run(machine.steps(tuning), until_s=99.0)
@@ -204,7 +204,7 @@ class TestSteps:
             ["b", "left as it was: tried to allocate 3 GiB"]
         ]
 
-    def test_a_file_that_is_no_table_is_named(self, machine: Machine) -> None:
+    def test_tune_file_that_is_no_table_is_named(self, machine: Machine) -> None:
         machine.path.parent.mkdir()
         machine.path.write_text("[]")
         with pytest.raises(ValueError, match=r"gpu\.json is no tuning table"):
@@ -212,7 +212,7 @@ class TestSteps:
 
 
 @pytest.mark.parametrize("few", [(), (Config(64, 16, 64, way="cuda"),)])
-def test_what_is_in_use_starts_early_only_beside_candidates_that_do(
+def test_tune_what_is_in_use_starts_early_only_beside_candidates_that_do(
     monkeypatch: pytest.MonkeyPatch, few: tuple[Config, ...], machine: Machine
 ) -> None:
     """A GPU before Hopper cannot launch so."""

@@ -39,22 +39,22 @@ TOY = make_config(
 """Whose products are all of different sizes."""
 
 
-def test_every_product_of_an_engine_has_an_entry_and_none_has_two(
+def test_tune_rows_every_product_of_an_engine_has_an_entry_and_none_has_two(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = list[Shape]()
+    shapes = list[Shape]()
 
     def enter(tuning: Tuning, piece: Piece, candidates: Any, few: Any, device: Any) -> None:
         shape = choose.shape_of(piece)
         assert candidates == rows_candidates(shape.rows)
-        found.append(shape)
+        shapes.append(shape)
 
     monkeypatch.setattr(choose, "_choose", enter)
     tuning = Tuning(Table(Gpu(8)), Table(Gpu(8)), tmp_path, {})
     for _, step in choose.rows_steps(TOY, CPU, (1,), tuning):
         step()
-    keys = [shape.key for shape in found]
-    assert len(set(keys)) == len(keys) and {shape.dtype for shape in found} == {"int8"}
+    keys = [shape.key for shape in shapes]
+    assert len(set(keys)) == len(keys) and {shape.dtype for shape in shapes} == {"int8"}
     assert launched_by_stages() <= set(keys)
 
 
@@ -84,52 +84,52 @@ def launched_by_stages() -> set[str]:
     return launched
 
 
-def test_few_rows_have_small_tiles_and_many_rows_large_ones() -> None:
+def test_tune_rows_few_rows_have_small_tiles_and_many_rows_large_ones() -> None:
     for rows in (1, 20, 50, 64, 256, 800):
-        found = rows_candidates(rows)
-        assert found and all(one.block_m <= max(16, 2 * rows) for one in found)
-        assert rows <= 64 or all(one.block_m >= 64 for one in found)
-    assert {one.block_m for one in rows_candidates(50)} == {16, 32, 64}
-    assert all(one.block_k >= 32 for one in ROWS), "less than the matrix units take"
+        candidates = rows_candidates(rows)
+        assert candidates and all(candidate.block_m <= max(16, 2 * rows) for candidate in candidates)
+        assert rows <= 64 or all(candidate.block_m >= 64 for candidate in candidates)
+    assert {candidate.block_m for candidate in rows_candidates(50)} == {16, 32, 64}
+    assert all(candidate.block_k >= 32 for candidate in ROWS), "less than the matrix units take"
 
 
-def test_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_rows_engines_launch_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages, and forwards of text, whose table is that of the device."""
-    taken = list[Config]()
+    launched = list[Config]()
     for name in ("multiply", "gated"):
-        monkeypatch.setattr(triton_int8, name, lambda *given, config: taken.append(config))
-    one, other, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
+        monkeypatch.setattr(triton_int8, name, lambda *given, config: launched.append(config))
+    key, other, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
     weight = quantized(torch.ones(64, 32), W8A8)
-    table = Table(Gpu(8), {"int8_product/64/64/32/int8": one, "int8_gated/64/32/32/int8": other})
+    table = Table(Gpu(8), {"int8_product/64/64/32/int8": key, "int8_gated/64/32/32/int8": other})
     for module in ("engine.stages.packed_stage.load_table", "kernels.tuning.load_table"):
         monkeypatch.setattr(f"vla_accel_ros.{module}", lambda device: table)
-    both: tuple[Any, ...] = TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8
-    for ops in both:
-        taken.clear()
+    stages_of_both: tuple[Any, ...] = TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8
+    for ops in stages_of_both:
+        launched.clear()
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
         ops.multiply_int8(place_rows(100, 32, CPU), weight, None)
-        assert taken == [one, other, table.pick(Shape("int8_product", 100, 64, 32, "int8"))]
+        assert launched == [key, other, table.pick(Shape("int8_product", 100, 64, 32, "int8"))]
 
 
-def test_a_product_that_is_timed_is_compared_with_its_reference() -> None:
+def test_tune_rows_product_that_is_timed_is_compared_with_its_reference() -> None:
     for product in (*of_frame(TOY, 1), *of_few_rows(TOY, (1,))):
         piece = product.piece(CPU)
         assert error(piece, Ops()) < NEAR
-        wrong = SimpleNamespace(**{piece.kernel: lambda *given: None})
-        assert not error(piece, cast(Ops, wrong)) <= NEAR
+        broken = SimpleNamespace(**{piece.kernel: lambda *given: None})
+        assert not error(piece, cast(Ops, broken)) <= NEAR
 
 
-def test_weights_alone_leave_the_rest_of_the_table(
+def test_tune_rows_weights_alone_leave_the_rest_of_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used = Table(Gpu(132), {"project/64/16/32/bfloat16": Config(16, 16, 16)}, pdl=True)
 
-    made = "int8_product/16/16/32/int8"
+    table_made = "int8_product/16/16/32/int8"
 
     def rows_steps(config: Any, device: Any, batches: Any, tuning: Tuning) -> Any:
         def step() -> Gain:
-            tuning.table.entries[made] = Config(16, 16, 32)
+            tuning.table.entries[table_made] = Config(16, 16, 32)
             return Gain(2.0, 1.0)
 
         yield "a product", step
@@ -145,7 +145,7 @@ def test_weights_alone_leave_the_rest_of_the_table(
     options = ["tune", "--only-weights", "--out", str(tmp_path / "out.json")]
     assert main([*options, "--weights", "w8a8"]) == 0
     table = read_table((tmp_path / "out.json").read_text(), "out", Gpu(132))
-    assert table.entries.keys() == {made, *used.entries} and table.pdl
+    assert table.entries.keys() == {table_made, *used.entries} and table.pdl
     capsys.readouterr()
     assert main(options) == 2
     assert "--only-weights times the products of --weights alone" in capsys.readouterr().err
