@@ -220,7 +220,7 @@ def test_tune_what_is_in_use_starts_early_only_beside_candidates_that_do(
     monkeypatch.setattr(choose, "TritonOps", lambda device, table: tables.append(table))
     monkeypatch.setattr(choose, "_launch", lambda ops, piece: None)
     monkeypatch.setattr(choose, "chain_us", lambda *given, **more: 4.0)
-    monkeypatch.setattr(choose, "_best", lambda *given: 2.0)
-    monkeypatch.setattr(choose, "_hopper", lambda *given: 3.0)
-    gain = choose._choose(machine.tuning(), cast(Piece, None), (), few, torch.device("cpu"))
+    monkeypatch.setattr(choose.Chooser, "_best", lambda *given: 2.0)
+    monkeypatch.setattr(choose.Chooser, "_hopper", lambda *given: 3.0)
+    gain = choose.Chooser(machine.tuning(), torch.device("cpu")).choose(cast(Piece, None), (), few)
     assert gain == Gain(4.0, 2.0) and [table.pdl for table in tables] == [bool(few)]

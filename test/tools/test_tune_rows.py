@@ -44,12 +44,12 @@ def test_tune_rows_every_product_of_an_engine_has_an_entry_and_none_has_two(
 ) -> None:
     shapes = list[Shape]()
 
-    def enter(tuning: Tuning, piece: Piece, candidates: Any, few: Any, device: Any) -> None:
+    def enter(chooser: choose.Chooser, piece: Piece, candidates: Any) -> None:
         shape = choose.shape_of(piece)
         assert candidates == rows_candidates(shape.rows)
         shapes.append(shape)
 
-    monkeypatch.setattr(choose, "_choose", enter)
+    monkeypatch.setattr(choose.Chooser, "choose", enter)
     tuning = Tuning(Table(Gpu(8)), Table(Gpu(8)), tmp_path, {})
     for _, step in choose.rows_steps(TOY, CPU, (1,), tuning):
         step()
@@ -98,18 +98,17 @@ def test_tune_rows_engines_launch_what_the_table_says(monkeypatch: pytest.Monkey
     launched = list[Config]()
     for name in ("multiply", "gated"):
         monkeypatch.setattr(triton_int8, name, lambda *given, config: launched.append(config))
-    key, other, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
+    tile, gated, a = Config(64, 32, 64), Config(64, 64, 64), place_rows(50, 32, CPU)
     weight = quantized(torch.ones(64, 32), W8A8)
-    table = Table(Gpu(8), {"int8_product/64/64/32/int8": key, "int8_gated/64/32/32/int8": other})
+    table = Table(Gpu(8), {"int8_product/64/64/32/int8": tile, "int8_gated/64/32/32/int8": gated})
     for module in ("engine.stages.packed_stage.load_table", "kernels.tuning.load_table"):
         monkeypatch.setattr(f"vla_accel_ros.{module}", lambda device: table)
-    stages_of_both: tuple[Any, ...] = TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8
-    for ops in stages_of_both:
+    for ops in cast(list[Any], [TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8]):
         launched.clear()
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
         ops.multiply_int8(place_rows(100, 32, CPU), weight, None)
-        assert launched == [key, other, table.pick(Shape("int8_product", 100, 64, 32, "int8"))]
+        assert launched == [tile, gated, table.pick(Shape("int8_product", 100, 64, 32, "int8"))]
 
 
 def test_tune_rows_product_that_is_timed_is_compared_with_its_reference() -> None:
@@ -125,11 +124,11 @@ def test_tune_rows_weights_alone_leave_the_rest_of_the_table(
 ) -> None:
     used = Table(Gpu(132), {"project/64/16/32/bfloat16": Config(16, 16, 16)}, pdl=True)
 
-    table_made = "int8_product/16/16/32/int8"
+    entry = "int8_product/16/16/32/int8"
 
     def rows_steps(config: Any, device: Any, batches: Any, tuning: Tuning) -> Any:
         def step() -> Gain:
-            tuning.table.entries[table_made] = Config(16, 16, 32)
+            tuning.table.entries[entry] = Config(16, 16, 32)
             return Gain(2.0, 1.0)
 
         yield "a product", step
@@ -145,7 +144,7 @@ def test_tune_rows_weights_alone_leave_the_rest_of_the_table(
     options = ["tune", "--only-weights", "--out", str(tmp_path / "out.json")]
     assert main([*options, "--weights", "w8a8"]) == 0
     table = read_table((tmp_path / "out.json").read_text(), "out", Gpu(132))
-    assert table.entries.keys() == {table_made, *used.entries} and table.pdl
+    assert table.entries.keys() == {entry, *used.entries} and table.pdl
     capsys.readouterr()
     assert main(options) == 2
     assert "--only-weights times the products of --weights alone" in capsys.readouterr().err

@@ -9,9 +9,9 @@ fastest in company.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,7 @@ def steps(
     config: a model whose norms are modulated, which is the most work. ways: the kinds of kernels to time;
     fewer than all are compared with the table in use.
     """
-    table, say = tuning.table, tuning.say
+    chooser, table = Chooser(tuning, device), tuning.table
     device_takes = compiling.available() and torch.cuda.get_device_capability(device) == (9, 0)
     hopper = device_takes and "cuda" in ways
     keys = VIEWS * config.vision.tokens + 20
@@ -67,27 +67,21 @@ def steps(
             if piece.name != "attend" or batch == batches[0]:  # one entry serves all batches
                 few = _of(HOPPER.get(piece.kernel, ()), ways) if hopper and batch == 1 else ()
                 candidates = _of(CANDIDATES[piece.name], ways)
-                yield f"{piece.name}, {batch}", partial(_choose, tuning, piece, candidates, few, device)
+                yield f"{piece.name}, {batch}", partial(chooser.choose, piece, candidates, few)
     for views in (1, VIEWS, 3):
         if hopper:
             for piece in encoder(config, views, device):
-                tiles = ENCODER[piece.kernel]
-                yield f"{piece.name}, {views} views", partial(_choose_tiles, tuning, piece, tiles, device)
+                yield f"{piece.name}, {views} views", partial(chooser.tiles, piece, ENCODER[piece.kernel])
         tokens = views * config.vision.tokens + 32
-        yield f"down, {views} views", partial(parts, table, config, tokens, device, say)
+        yield f"down, {views} views", partial(chooser.parts, config, tokens)
         piece, candidates = prefix_attention(config, tokens, device), _of(PREFIX_ATTENTION, ways)
-        yield f"prefix attention, {views} views", partial(_choose, tuning, piece, candidates, (), device)
+        yield f"prefix attention, {views} views", partial(chooser.choose, piece, candidates)
     staggered = staggered_attention(config, keys, STAGGERED, device)
     few = HOPPER[staggered.kernel] if hopper else ()
-    candidates = _of(STAGGERED_ATTENTION, ways)
-    yield "staggered attention", partial(_choose, tuning, staggered, candidates, few, device)
-
-    def early_starts() -> None:
-        table.pdl = pdl_helps(table, config, keys, device, batches[0], say)
-
-    yield "early starts", early_starts
+    yield "staggered attention", partial(chooser.choose, staggered, _of(STAGGERED_ATTENTION, ways), few)
+    yield "early starts", partial(chooser.early_starts, config, keys, batches[0])
     if hopper:
-        yield "in company", partial(together, table, config, device, say)
+        yield "in company", partial(chooser.company, config)
 
     def whole_layers() -> Gain:
         compared = (TritonOps(device, entries) for entries in (tuning.used, table))
@@ -107,118 +101,169 @@ def starting_table(table: Table, ways: tuple[str, ...], used: Table, only_weight
     return table
 
 
-def _choose(
-    tuning: Tuning,
-    piece: Piece,
-    candidates: tuple[Config, ...],
-    few: tuple[Config, ...],
-    device: torch.device,
-) -> Gain | None:
-    """Enter the fastest of `candidates`, and of `few` (kernels/cuda) if it is faster; return the gain."""
-    before_us = _used_us(tuning.used, piece, device, pdl=bool(few))
-    us = _best(tuning.table, piece, candidates, device, tuning.say)
-    us = min(us, _hopper(tuning.table, piece, few, us, device, tuning.say))
-    return Gain(before_us, us) if math.isfinite(us) else None
-
-
-def _choose_tiles(tuning: Tuning, piece: Piece, tiles: tuple[Config, ...], device: torch.device) -> Gain:
-    """Enter the fastest of `tiles` if it is faster than cuBLAS; return the gain."""
-    blas_us = _blas(tuning.table, piece, device)
-    before_us = _used_us(tuning.used, piece, device, pdl=True)
-    return Gain(before_us, min(blas_us, _hopper(tuning.table, piece, tiles, blas_us, device, tuning.say)))
-
-
-def _used_us(used: Table, piece: Piece, device: torch.device, pdl: bool) -> float:
-    """Return microseconds with the table in use.
-
-    pdl: as for the candidates in comparison; only those for Hopper start before the previous kernel has
-    ended.
-    """
-    with torch.inference_mode():
-        ops = TritonOps(device, dataclasses.replace(used, pdl=pdl))
-        return chain_us(_launch(ops, piece), piece, device, runs=20)
-
-
 def small_steps(
     config: PiConfig, device: torch.device, kind: str, tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
     """Yield the steps for each product of a denoising step, with weights quantised to `kind`."""
+    chooser = Chooser(tuning, device)
     for piece in pieces(config, VIEWS * config.vision.tokens + 20, device, 1, weights=kind):
         splits = piece.kernel == "project"
         if splits or piece.kernel in ("rotary_qkv", "gated_up"):
             candidates = tuple(c for c in SMALL_WEIGHTS if splits or c.split == 1)
-            yield f"{piece.name}, {kind}", partial(_choose, tuning, piece, candidates, (), device)
+            yield f"{piece.name}, {kind}", partial(chooser.choose, piece, candidates)
 
 
 def rows_steps(
     config: PiConfig, device: torch.device, batches: tuple[int, ...], tuning: Tuning
 ) -> Iterator[tuple[str, Step]]:
     """Yield the steps for each product of int8 rows."""
+    chooser = Chooser(tuning, device)
 
     def choose(product: Product) -> Gain | None:
-        piece = product.piece(device)
-        return _choose(tuning, piece, rows_candidates(product.rows), (), device)
+        return chooser.choose(product.piece(device), rows_candidates(product.rows))
 
     for product in products(config, (VIEWS, 1, 3), batches):
         yield f"{product.name}, {W8A8} rows", partial(choose, product)
 
 
-def _best(
-    table: Table,
-    piece: Piece,
-    candidates: tuple[Config, ...],
-    device: torch.device,
-    say: Callable[[str], None],
-) -> float:
-    """Enter the fastest of the candidates and the previous entry; return its microseconds.
+class Chooser:
+    """Enters the fastest settings in the table of a tuning, by times on a device."""
 
-    inf if there is nothing to time. Raises RuntimeError if none of them computes the right result.
-    """
-    shape = shape_of(piece)
-    times_us: dict[Config, float] = {}
-    previous = table.entries.get(shape.key)
-    for candidate in (*candidates, *([] if previous is None else [previous])):
-        table.entries[shape.key] = candidate
-        us = _time(table, piece, device)
-        if us is not None:
-            times_us[candidate] = us
-    if not candidates and previous is None:  # its way was not requested
-        return math.inf
-    if not times_us:
-        raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
-    best = min(times_us, key=lambda candidate: times_us[candidate])
-    table.entries[shape.key] = best
-    worst = max(times_us.values())
-    say(f"{shape.key:44} {times_us[best]:7.2f} us of up to {worst:7.2f}  {short(best)}")
-    return times_us[best]
+    def __init__(self, tuning: Tuning, device: torch.device) -> None:
+        self._table, self._used, self._say, self._device = tuning.table, tuning.used, tuning.say, device
 
+    def choose(
+        self, piece: Piece, candidates: tuple[Config, ...], few: tuple[Config, ...] = ()
+    ) -> Gain | None:
+        """Enter the fastest of `candidates`, and of `few` (kernels/cuda) if it is faster; return the gain."""
+        before_us = self._used_us(piece, pdl=bool(few))
+        us = self._best(piece, candidates)
+        us = min(us, self._hopper(piece, few, us))
+        return Gain(before_us, us) if math.isfinite(us) else None
 
-def _hopper(
-    table: Table,
-    piece: Piece,
-    candidates: tuple[Config, ...],
-    other: float,
-    device: torch.device,
-    say: Callable[[str], None],
-) -> float:
-    """Enter the fastest kernels/cuda candidate if it takes less than `other` microseconds; return its time,
-    else inf."""
-    key, times_us = shape_of(piece).key, {}
-    for candidate in candidates:
-        table.hopper[key] = candidate
-        ops = TritonOps(device, dataclasses.replace(table, pdl=True))
-        if not ops.hopper[piece.kernel].takes(*piece.arguments(0), config=candidate):
-            continue
+    def tiles(self, piece: Piece, tiles: tuple[Config, ...]) -> Gain:
+        """Enter the fastest of `tiles` if it is faster than cuBLAS; return the gain."""
+        blas_us = self._chain_us(piece, replace(self._table, pdl=True, hopper={}))  # without an entry
+        before_us = self._used_us(piece, pdl=True)
+        return Gain(before_us, min(blas_us, self._hopper(piece, tiles, blas_us)))
+
+    def parts(self, config: PiConfig, tokens: int) -> None:
+        """Enter the split-K factor with which the last product of a prefix layer and its norm are fastest."""
+        weight = torch.empty(config.prefix.width, config.prefix.mlp, device="meta", dtype=torch.bfloat16)
+        key, ops = parts_shape(tokens, weight).key, TritonOps(self._device, self._table)
+        times_us = {count: down_us(config, tokens, count, self._device, ops) for count in PARTS}
+        best = min(PARTS, key=lambda count: times_us[count])
+        self._table.entries[key] = Config(16, 16, 16, best)
+        self._say(f"{key:44} {times_us[best]:7.2f} us, whole {times_us[1]:7.2f}, in {best} parts")
+
+    def early_starts(self, config: PiConfig, keys: int, batch: int) -> None:
+        """Let launches start early if that makes a layer's five kernels faster; never before compute
+        capability 9."""
+        self._table.pdl = False
+        if torch.cuda.get_device_capability(self._device)[0] < 9:
+            return
+        times_us = {
+            pdl: self._layer_us(config, keys, replace(self._table, pdl=pdl), batch) for pdl in (False, True)
+        }
+        self._say(f"a layer: {times_us[False]:.2f} us, with early starts {times_us[True]:.2f} us")
+        self._table.pdl = times_us[True] < times_us[False]
+
+    def company(self, config: PiConfig) -> None:
+        """Choose each kernels/cuda entry again by the time of whole layers with 1 to 3 views.
+
+        Does nothing unless programmatic dependent launch is on.
+        """
+        table, keys = self._table, [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
+        if not (table.pdl and table.hopper):
+            return
+
+        def layers_us(key: str, candidate: Config) -> float:
+            changed = replace(table, hopper={**table.hopper, key: candidate})
+            return sum(self._layer_us(config, count, changed) for count in keys)
+
+        for _ in range(ROUNDS):
+            for piece in pieces(config, keys[0], self._device):
+                key = shape_of(piece).key
+                if key in table.hopper:
+                    takes = TritonOps(self._device, table).hopper[piece.kernel].takes
+                    fit = [c for c in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=c)]
+                    table.hopper[key] = min(fit, key=partial(layers_us, key))
+                    self._say(f"{key:44} in company: {short(table.hopper[key])}")
+        us = ", ".join(f"{self._layer_us(config, count, table):.2f}" for count in keys)
+        self._say(f"a layer with kernels/cuda, 1 to 3 views: {us} us")
+
+    def _used_us(self, piece: Piece, pdl: bool) -> float:
+        """Return microseconds with the table in use.
+
+        pdl: as for the candidates in comparison; only those for Hopper start before the previous kernel has
+        ended.
+        """
+        return self._chain_us(piece, replace(self._used, pdl=pdl))
+
+    def _chain_us(self, piece: Piece, table: Table) -> float:
         with torch.inference_mode():
-            if error(piece, ops) <= NEAR:
-                times_us[candidate] = chain_us(_launch(ops, piece), piece, device, runs=20)
-    table.hopper.pop(key, None)
-    best = min(times_us, key=lambda candidate: times_us[candidate], default=None)
-    if best is not None and times_us[best] < other:
-        table.hopper[key] = best
-        say(f"{key:44} {times_us[best]:7.2f} us of kernels/cuda  {short(best)}")
+            return chain_us(_launch(TritonOps(self._device, table), piece), piece, self._device, runs=20)
+
+    def _layer_us(self, config: PiConfig, keys: int, table: Table, batch: int = 1) -> float:
+        return layer_us(config, keys, self._device, batch, TritonOps(self._device, table))
+
+    def _best(self, piece: Piece, candidates: tuple[Config, ...]) -> float:
+        """Enter the fastest of the candidates and the previous entry; return its microseconds.
+
+        inf if there is nothing to time. Raises RuntimeError if none of them computes the right result.
+        """
+        table, key = self._table, shape_of(piece).key
+        times_us: dict[Config, float] = {}
+        previous = table.entries.get(key)
+        for candidate in (*candidates, *([] if previous is None else [previous])):
+            table.entries[key] = candidate
+            us = self._time(piece)
+            if us is not None:
+                times_us[candidate] = us
+        if not candidates and previous is None:  # its way was not requested
+            return math.inf
+        if not times_us:
+            raise RuntimeError(f"no way to launch {piece.name} is right on this device; please report it.")
+        best = min(times_us, key=lambda candidate: times_us[candidate])
+        table.entries[key] = best
+        worst = max(times_us.values())
+        self._say(f"{key:44} {times_us[best]:7.2f} us of up to {worst:7.2f}  {short(best)}")
         return times_us[best]
-    return math.inf
+
+    def _hopper(self, piece: Piece, candidates: tuple[Config, ...], limit_us: float) -> float:
+        """Enter the fastest kernels/cuda candidate if it takes less than `limit_us`; return its time, else
+        inf."""
+        table, key = self._table, shape_of(piece).key
+        times_us = {}
+        for candidate in candidates:
+            table.hopper[key] = candidate
+            ops = TritonOps(self._device, replace(table, pdl=True))
+            if not ops.hopper[piece.kernel].takes(*piece.arguments(0), config=candidate):
+                continue
+            with torch.inference_mode():
+                if error(piece, ops) <= NEAR:
+                    times_us[candidate] = chain_us(_launch(ops, piece), piece, self._device, runs=20)
+        table.hopper.pop(key, None)
+        best = min(times_us, key=lambda candidate: times_us[candidate], default=None)
+        if best is None or times_us[best] >= limit_us:
+            return math.inf
+        table.hopper[key] = best
+        self._say(f"{key:44} {times_us[best]:7.2f} us of kernels/cuda  {short(best)}")
+        return times_us[best]
+
+    def _time(self, piece: Piece) -> float | None:
+        """Return microseconds of the entered candidate, None if it does not fit the device or its result is
+        wrong."""
+        from triton.runtime.errors import OutOfResources
+
+        ops = TritonOps(self._device, replace(self._table, hopper={}))
+        try:
+            with torch.inference_mode():
+                if not error(piece, ops) <= NEAR:
+                    return None
+                return chain_us(getattr(ops, piece.kernel), piece, self._device, runs=20)
+        except OutOfResources:
+            return None
 
 
 def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
@@ -238,83 +283,8 @@ def _launch(ops: Ops, piece: Piece) -> Callable[..., None]:
     return launch
 
 
-def _blas(table: Table, piece: Piece, device: torch.device) -> float:
-    """Return microseconds of a product by cuBLAS, without an entry."""
-    with torch.inference_mode():
-        ops = TritonOps(device, dataclasses.replace(table, pdl=True, hopper={}))
-        return chain_us(_launch(ops, piece), piece, device, runs=20)
-
-
-def _time(table: Table, piece: Piece, device: torch.device) -> float | None:
-    """Return microseconds of the entered candidate, None if it does not fit the device or its result is
-    wrong."""
-    from triton.runtime.errors import OutOfResources
-
-    ops = TritonOps(device, dataclasses.replace(table, hopper={}))
-    try:
-        with torch.inference_mode():
-            if not error(piece, ops) <= NEAR:
-                return None
-            return chain_us(getattr(ops, piece.kernel), piece, device, runs=20)
-    except OutOfResources:
-        return None
-
-
 def _of(candidates: tuple[Config, ...], ways: tuple[str, ...]) -> tuple[Config, ...]:
     return tuple(candidate for candidate in candidates if candidate.way in ways)
-
-
-def parts(
-    table: Table, config: PiConfig, tokens: int, device: torch.device, say: Callable[[str], None]
-) -> None:
-    """Enter the split-K factor with which the last product of a prefix layer and its norm are fastest."""
-    weight = torch.empty(config.prefix.width, config.prefix.mlp, device="meta", dtype=torch.bfloat16)
-    key, ops = parts_shape(tokens, weight).key, TritonOps(device, table)
-    times_us = {count: down_us(config, tokens, count, device, ops) for count in PARTS}
-    best = min(PARTS, key=lambda count: times_us[count])
-    table.entries[key] = Config(16, 16, 16, best)
-    say(f"{key:44} {times_us[best]:7.2f} us, whole {times_us[1]:7.2f}, in {best} parts")
-
-
-def pdl_helps(
-    table: Table, config: PiConfig, keys: int, device: torch.device, batch: int, say: Callable[[str], None]
-) -> bool:
-    """Whether programmatic dependent launch makes a layer's five kernels faster; False before compute
-    capability 9."""
-    if torch.cuda.get_device_capability(device)[0] < 9:
-        return False
-    times_us = {
-        pdl: layer_us(config, keys, device, batch, TritonOps(device, dataclasses.replace(table, pdl=pdl)))
-        for pdl in (False, True)
-    }
-    say(f"a layer: {times_us[False]:.2f} us, with early starts {times_us[True]:.2f} us")
-    return times_us[True] < times_us[False]
-
-
-def together(table: Table, config: PiConfig, device: torch.device, say: Callable[[str], None]) -> None:
-    """Choose each kernels/cuda entry again by the time of whole layers with 1 to 3 views.
-
-    Does nothing unless programmatic dependent launch is on.
-    """
-    if not (table.pdl and table.hopper):
-        return
-    keys = [views * config.vision.tokens + 20 for views in (1, VIEWS, 3)]
-
-    def layers_us(key: str, candidate: Config) -> float:
-        changed = dataclasses.replace(table, hopper={**table.hopper, key: candidate})
-        ops = TritonOps(device, changed)
-        return sum(layer_us(config, count, device, 1, ops) for count in keys)
-
-    for _ in range(ROUNDS):
-        for piece in pieces(config, keys[0], device):
-            key = shape_of(piece).key
-            if key in table.hopper:
-                takes = TritonOps(device, table).hopper[piece.kernel].takes
-                fit = [choice for choice in HOPPER[piece.kernel] if takes(*piece.arguments(0), config=choice)]
-                table.hopper[key] = min(fit, key=partial(layers_us, key))
-                say(f"{key:44} in company: {short(table.hopper[key])}")
-    us = [layer_us(config, count, device, 1, TritonOps(device, table)) for count in keys]
-    say(f"a layer with kernels/cuda, 1 to 3 views: {', '.join(f'{layer:.2f}' for layer in us)} us")
 
 
 def shape_of(piece: Piece) -> Shape:
@@ -324,4 +294,4 @@ def shape_of(piece: Piece) -> Shape:
 
 
 def short(config: Config) -> str:
-    return "x".join(map(str, dataclasses.astuple(config)))
+    return "x".join(map(str, astuple(config)))
