@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vla_accel_ros.engine.config import EngineConfig, options
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+
+if TYPE_CHECKING:
+    import torch
 
 Run = Callable[[argparse.Namespace], int]
 _NAMESPACE = re.compile(r"/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*)?/?", re.ASCII)
@@ -108,6 +112,33 @@ def _namespace(text: str) -> str:
             f"a digit, with / between them, {_LONGEST_NAMESPACE} characters at most"
         )
     return text.rstrip("/")
+
+
+def compute_options(parser: argparse.ArgumentParser) -> None:
+    """Add --device and --dtype."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)"
+    )
+
+
+def chosen_device(arguments: argparse.Namespace) -> tuple[torch.device, torch.dtype]:
+    """Return --device and --dtype, or their defaults on this machine."""
+    import torch
+
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return device, getattr(torch, arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+
+
+def show_progress(text: str) -> None:
+    """Replace the last line of stderr."""
+    print(f"\r{text}", end="", file=sys.stderr, flush=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, and make its folder if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def output_file(text: str) -> Path:

@@ -27,6 +27,7 @@ from vla_accel_ros.tools.options import (
     namespace_option,
     output_file,
     subcommand,
+    write_text,
 )
 
 _PARAMETERS = (
@@ -234,6 +235,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(text)
     else:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(text)
+        write_text(arguments.output, text)
     return 0

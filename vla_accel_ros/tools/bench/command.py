@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.flow.solver import SOLVERS
-from vla_accel_ros.tools.bench import device
+from vla_accel_ros.tools.bench import device as gpu
 from vla_accel_ros.tools.options import (
     chosen_contract,
+    chosen_device,
     chosen_model,
+    compute_options,
     contract_option,
     model_option,
     namespace_option,
     output_file,
+    show_progress,
     subcommand,
     training_option,
+    write_text,
 )
 from vla_accel_ros.tools.provenance import provenance
 
@@ -31,12 +34,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "bench", help="measure this GPU, or the solvers of a checkpoint", description=__doc__
     )
     subjects = bench.add_subparsers(title="what", required=True, metavar="WHAT", dest="what")
-    device.add_options(
+    gpu.add_options(
         subcommand(
             subjects,
             "device",
             "check every kernel on this GPU, time the stages, compare with the plan: five minutes, one JSON",
-            device.run,
+            gpu.run,
         )
     )
     parser = subcommand(
@@ -55,8 +58,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS), help="(default: all)")
     add("--steps", nargs="+", type=int, default=list(STEPS), help="(default: 3 4 5 6 8 10)")
     add("--runs", type=int, default=20, help="timed chunks of each row, 0 = none (default: %(default)s)")
-    add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
-    add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
+    compute_options(parser)
     add("--out", type=output_file, metavar="FILE", help="JSON to write (default: none)")
 
 
@@ -68,8 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = measure(arguments)
     print("\n".join(lines(document)))
     if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps({**document, **provenance()}, indent=1) + "\n")
+        write_text(arguments.out, json.dumps({**document, **provenance()}, indent=1) + "\n")
     return 0
 
 
@@ -90,32 +91,26 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
             f"--frames is {arguments.frames} and --runs {arguments.runs}; give at least 1 and 0."
         )
     torch.set_num_threads(1)  # as in an engine
-    where = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = arguments.dtype or ("bfloat16" if where.type == "cuda" else "float32")
+    device, dtype = chosen_device(arguments)
     if arguments.bag is None:
         observations, model = list[Observation](), chosen_model(arguments)
         contract = Contract.load(chosen_contract(arguments))
     else:
         observations, model, contract = recorded(arguments.bag, arguments.frames, arguments.namespace)
         model = arguments.model or model
-    policy = load_policy(
-        model, where, getattr(torch, dtype), contract.delta_mask, trained_as=arguments.trained_as
-    )
+    policy = load_policy(model, device, dtype, contract.delta_mask, trained_as=arguments.trained_as)
     rule = policy.time_rule if policy.acts == "flow" else ""
     integrators = solvers.ways(arguments.solvers, arguments.steps, rule) if rule else {}
     if not observations and rule:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    document = solvers.errors(policy, observations, {**integrators, **(further or {})}, _say)
+    measured = solvers.errors(policy, observations, {**integrators, **(further or {})}, show_progress)
+    document = {"model": Path(model).name, "dtype": str(dtype).removeprefix("torch."), **measured}
     if not arguments.runs:
-        return {"model": Path(model).name, "dtype": dtype, **document}
+        return document
     pairs = [(solver, steps) for solver in arguments.solvers for steps in arguments.steps]
     default = EngineConfig.solver, EngineConfig.steps
     times_ms = solvers.times_ms(policy, observations[0], dict.fromkeys((default, *pairs)), arguments.runs)
     for row in document["ways"]:
         row["ms"] = times_ms.get(row["way"])
-    return {"model": Path(model).name, "dtype": dtype, **document}
-
-
-def _say(sentence: str) -> None:
-    print(f"\r{sentence}", end="", file=sys.stderr, flush=True)
+    return document

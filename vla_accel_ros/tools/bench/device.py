@@ -19,6 +19,7 @@ from typing import Any
 
 from vla_accel_ros.planning.device import Device, load, named_like
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.tools.options import write_text
 from vla_accel_ros.tools.provenance import provenance
 
 NEAREST = "rtx-4090"
@@ -58,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(lines(document)))
     name = "small" if small else "_".join(re.findall(r"[a-z0-9]+", gpu.lower()))
     file = (arguments.out or Path()) / f"device_{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(document, indent=1) + "\n")
+    write_text(file, json.dumps(document, indent=1) + "\n")
     print(f"written: {file}")
     return 0 if document["kernels_good"] else 1
 

@@ -34,7 +34,7 @@ from vla_accel_ros.tools.bench.memory import start_of_peak
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
-from vla_accel_ros.tools.tune.pieces import Body
+from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
 Case = dict[str, Any]
 
@@ -224,10 +224,4 @@ def _ms(run: Callable[[], object], device: torch.device, runs: int) -> float:
         start_s = time.perf_counter()
         run()
         return 1e3 * (time.perf_counter() - start_s)
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
-    for begin, end in events:
-        begin.record()
-        run()
-        end.record()
-    torch.cuda.synchronize(device)
-    return float(np.median([begin.elapsed_time(end) for begin, end in events]))
+    return float(np.median(times_ms(run, runs)))

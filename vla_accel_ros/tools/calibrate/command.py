@@ -8,14 +8,16 @@ for each product, how large the columns of its inputs become, and how far off it
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from vla_accel_ros.tools.options import (
     chosen_contract,
+    chosen_device,
+    compute_options,
     contract_option,
     namespace_option,
     output_file,
+    show_progress,
     subcommand,
     training_option,
 )
@@ -47,8 +49,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=0.05,
         help="largest relative error of an 8-bit product, above which it stays exact (default: %(default)s)",
     )
-    add("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
-    add("--dtype", choices=("float32", "bfloat16"), help="(default: bfloat16 on cuda, else float32)")
+    compute_options(parser)
     training_option(parser)
     contract_option(parser)
     namespace_option(parser, in_bag=True)
@@ -69,20 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.frames < 1:
         raise ValueError(f"--frames is {arguments.frames}; give at least 1.")
     torch.set_num_threads(1)  # as in an engine
-    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    device, dtype = chosen_device(arguments)
     observations, contract = [], Contract.load(chosen_contract(arguments))
     if arguments.source is not None and is_dataset(arguments.source):
         names = {camera.name: camera.image for camera in contract.cameras}
         observations = of_dataset(arguments.source, arguments.frames, names)
     elif arguments.source is not None:
         observations, _, contract = recorded(arguments.source, arguments.frames, arguments.namespace)
-    loading = arguments.checkpoint, device, getattr(torch, dtype), contract.delta_mask
-    policy = load_policy(*loading, trained_as=arguments.trained_as)
+    policy = load_policy(
+        arguments.checkpoint, device, dtype, contract.delta_mask, trained_as=arguments.trained_as
+    )
     if arguments.source is None:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    calibration = calibrate(policy, observations, arguments.alpha, arguments.most_error, _say)
+    calibration = calibrate(policy, observations, arguments.alpha, arguments.most_error, show_progress)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     calibration.write(arguments.out)
     products, observed = len(calibration.errors), calibration.observations
@@ -97,7 +98,3 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"written: {arguments.out}")
     return 0
-
-
-def _say(sentence: str) -> None:
-    print(f"\r{sentence}", end="", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
         }
         # A node that does not answer is asked nothing else.
         states = {node: visitor.state(name) if parameters[node] else "" for node, name in running.items()}
-        sections["nodes"] = _nodes(visitor, names, running, states)
-        sections["clock"] = _clock(visitor, parameters)
+        sections["nodes"] = list(_nodes(visitor, names, running, states))
+        sections["clock"] = list(_clock(visitor, parameters))
         contract, sections["contract"] = _contract(question, parameters)
         image_bytes = 0
         if contract is not None:
@@ -91,7 +91,7 @@ def examine(question: Question, tell: Callable[[str], object]) -> Examined:
             sections["graph"] = visitor.look(contract) + _schedulers(visitor)
             image_bytes = max((a.size for several in watched.arrivals.values() for a in several), default=0)
             sections["streams"] = streams.judge(contract, watched, _lacks_profile(first))
-            sections["controllers"] = _controllers(visitor, contract)
+            sections["controllers"] = list(_controllers(visitor, contract))
         sections["nodes"] += _diagnostics(visitor.diagnostics())
         tell("looking at the model and the machine")
         model, sections["model"] = _model(question, parameters, contract)
@@ -176,52 +176,45 @@ def _schedulers(visitor: Inspector) -> list[Finding]:
 
 def _nodes(
     visitor: Inspector, names: list[str], running: dict[str, str], states: Mapping[str, str]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     if not names:
         fact = f"no node but this one is in the graph of ROS_DOMAIN_ID {domain(os.environ)}"
         fix = "export the ROS_DOMAIN_ID and RMW_IMPLEMENTATION of the robot, and start its nodes"
-        return [error("graph", fact, fix)]
-    findings = []
+        yield error("graph", fact, fix)
+        return
     for node in NODES:
         if node not in running:
             elsewhere = [name for name in names if name.endswith(f"/{node}")]
             hint = f"; {', '.join(elsewhere)} runs: give --namespace" if elsewhere else ""
             fix = f"ros2 launch vla_accel_ros bringup.launch.py{hint}"
-            findings.append(warning(visitor.name(node), "does not run", fix))
-            continue
-        state = states[node]
-        if not state:
-            findings.append(error(running[node], "does not answer", "see above"))
-        elif state != "active":
+            yield warning(visitor.name(node), "does not run", fix)
+        elif not states[node]:
+            yield error(running[node], "does not answer", "see above")
+        elif states[node] != "active":
             fix = f"read its log, then: ros2 lifecycle set {running[node]} configure, and activate"
-            findings.append(warning(running[node], f"is {state}", fix))
+            yield warning(running[node], f"is {states[node]}", fix)
         else:
-            findings.append(ok(running[node], "is active"))
-    return findings
+            yield ok(running[node], "is active")
 
 
-def _clock(visitor: Inspector, parameters: dict[str, dict[str, Any]]) -> list[Finding]:
+def _clock(visitor: Inspector, parameters: dict[str, dict[str, Any]]) -> Iterator[Finding]:
     wants = {node: values["use_sim_time"] for node, values in parameters.items() if "use_sim_time" in values}
     sources = visitor.publishers("/clock")
-    simulated = any(wants.values())
+    simulated = [node for node, simulating in wants.items() if simulating]
+    real = ", ".join(node for node in wants if node not in simulated)
     if simulated:
         visitor.use_sim_time()
-    findings = []
     if simulated and not sources:
-        names = ", ".join(node for node, simulating in wants.items() if simulating)
-        fact = f"use_sim_time is true in {names} but nobody publishes /clock, so that time stands still"
-        findings.append(
-            error("use_sim_time", fact, "set it to false, or start the simulator or bag with --clock")
-        )
-    if sources and not all(wants.values()):
-        names = ", ".join(node for node, simulating in wants.items() if not simulating)
-        fact = f"/clock is published but use_sim_time is false in {names}"
-        findings.append(warning("use_sim_time", fact, "give every node the same use_sim_time"))
+        fact = f"use_sim_time is true in {', '.join(simulated)} but nobody publishes /clock, so that time"
+        fix = "set it to false, or start the simulator or bag with --clock"
+        yield error("use_sim_time", f"{fact} stands still", fix)
+    elif sources and real:
+        fact = f"/clock is published but use_sim_time is false in {real}"
+        yield warning("use_sim_time", fact, "give every node the same use_sim_time")
+    elif len(sources) < 2:
+        yield ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")
     if len(sources) > 1:
-        findings.append(warning("/clock", f"has {len(sources)} publishers", "stop all but one"))
-    return findings or [
-        ok("use_sim_time", "time comes from /clock" if simulated else "time is this machine's")
-    ]
+        yield warning("/clock", f"has {len(sources)} publishers", "stop all but one")
 
 
 def _contract(
@@ -244,15 +237,13 @@ def _contract(
     return contract, findings or [ok("contract", f"{contract.robot}, {path}")]
 
 
-def _controllers(visitor: Inspector, contract: Contract) -> list[Finding]:
-    findings = []
-    for topic, of_controller in visitor.controllers(contract).items():
-        if of_controller is None:
+def _controllers(visitor: Inspector, contract: Contract) -> Iterator[Finding]:
+    for topic, findings in visitor.controllers(contract).items():
+        if findings is None:
             fix = "check that it runs, and that it is of the contract's kind"
-            findings.append(warning(topic, "its controller does not answer with its parameters", fix))
+            yield warning(topic, "its controller does not answer with its parameters", fix)
         else:
-            findings += of_controller or [ok(topic, "the controller's parameters fit")]
-    return findings
+            yield from findings or [ok(topic, "the controller's parameters fit")]
 
 
 def _model(

@@ -64,20 +64,18 @@ def judge(gpu: Gpu, device: str, dtype: str, weights: int) -> list[Finding]:
     if not gpu.name:
         return [_unseen(gpu, device)]
     findings = []
+    room = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
     if dtype == "bfloat16" and not gpu.bfloat16:
         fact = f"{gpu.name} has no bfloat16 (capability {gpu.capability[0]}.{gpu.capability[1]})"
         findings.append(error("gpu", fact, "set dtype to float32"))
     if gpu.free < _LITTLE:
-        fact = f"{gpu.name} has {gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
-        findings.append(
-            warning("gpu", fact, "normal while the model is loaded there; else end what else is using it")
-        )
+        fix = "normal while the model is loaded there; else end what else is using it"
+        findings.append(warning("gpu", f"{gpu.name} has {room}", fix))
     elif weights > gpu.total:
         fact = f"the checkpoint has {weights / 1e9:.1f} GB, {gpu.name} {gpu.total / 1e9:.1f} GB"
         findings.append(error("gpu", fact, "set dtype to bfloat16, or take a larger GPU"))
     versions = f"torch {gpu.torch} for CUDA {gpu.built}, driver for CUDA {gpu.driver or '?'}"
-    free = f"{gpu.free / 1e9:.1f} GB left of {gpu.total / 1e9:.1f} GB"
-    return (findings or [ok("gpu", f"{gpu.name}, {free}, {versions}")]) + _kernels(gpu)
+    return (findings or [ok("gpu", f"{gpu.name}, {room}, {versions}")]) + _kernels(gpu)
 
 
 def _kernels(gpu: Gpu) -> list[Finding]:
@@ -91,17 +89,16 @@ def _kernels(gpu: Gpu) -> list[Finding]:
 
 
 def _unseen(gpu: Gpu, device: str) -> Finding:
-    level = error if device == "cuda" else warning
     if not gpu.built:
-        fact = f"torch {gpu.torch} is built for the CPU"
-        return level(
-            "gpu", f"{fact}, where a large model takes seconds", "install a torch that is built for CUDA"
-        )
-    if not gpu.driver:
+        fact = f"torch {gpu.torch} is built for the CPU, where a large model takes seconds"
+        fix = "install a torch that is built for CUDA"
+    elif not gpu.driver:
         fact = f"torch {gpu.torch} sees no CUDA device, and there is no NVIDIA driver"
-        return level("gpu", fact, "install the driver, or give the container the GPU (--gpus all)")
-    fact = f"torch {gpu.torch} for CUDA {gpu.built} sees no device, the driver knows CUDA {gpu.driver}"
-    return level("gpu", fact, "look at CUDA_VISIBLE_DEVICES; a newer torch may need a newer driver")
+        fix = "install the driver, or give the container the GPU (--gpus all)"
+    else:
+        fact = f"torch {gpu.torch} for CUDA {gpu.built} sees no device, the driver knows CUDA {gpu.driver}"
+        fix = "look at CUDA_VISIBLE_DEVICES; a newer torch may need a newer driver"
+    return (error if device == "cuda" else warning)("gpu", fact, fix)
 
 
 def _driver() -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +56,7 @@ def judge(
         ok("environment", f"{rmw}, ROS_DOMAIN_ID {domain_id}, {len(local)} of our nodes on this machine")
     ]
     for process in local:
-        findings += [*_middleware(process, own), *_allocator(process)]
-        if rmw.startswith("rmw_fastrtps"):
-            findings += _profile(process, image_bytes)
+        findings += _of_process(process, own, rmw, image_bytes)
     if not local:
         findings.append(_elsewhere(running, domain_id))
     return findings + (_memory(memory, image_bytes) if rmw.startswith("rmw_fastrtps") else [])
@@ -75,38 +73,35 @@ def _elsewhere(running: Sequence[Process], domain_id: str) -> Finding:
     return warning("environment", fact, "run vla doctor where they run, as the user who started them")
 
 
-def _middleware(process: Process, own: Mapping[str, str]) -> list[Finding]:
-    process_rmw, shell_rmw = (env.get("RMW_IMPLEMENTATION", "") for env in (process.environment, own))
-    if process_rmw == shell_rmw:
-        return []
-    fact = f"has RMW_IMPLEMENTATION {process_rmw or 'unset'}, this shell {shell_rmw or 'unset'}"
-    return [warning(_about(process), fact, "give every process of the robot the same")]
-
-
-def _allocator(process: Process) -> list[Finding]:
-    lacking = [name for name in MALLOC if name not in process.environment]
-    if not lacking:
-        return []
-    fact = f"runs without {' and '.join(lacking)}, so that every large image costs page faults"
-    return [warning(_about(process), fact, _LAUNCH)]
-
-
-def _profile(process: Process, image_bytes: int) -> list[Finding]:
-    profiles = [process.environment[name] for name in PROFILES if process.environment.get(name)]
+def _of_process(process: Process, own: Mapping[str, str], rmw: str, image_bytes: int) -> Iterator[Finding]:
+    about = f"{process.node} (process {process.pid})"
+    environment = process.environment
+    process_rmw, shell_rmw = (env.get("RMW_IMPLEMENTATION", "") for env in (environment, own))
+    if process_rmw != shell_rmw:
+        fact = f"has RMW_IMPLEMENTATION {process_rmw or 'unset'}, this shell {shell_rmw or 'unset'}"
+        yield warning(about, fact, "give every process of the robot the same")
+    lacking = [name for name in MALLOC if name not in environment]
+    if lacking:
+        fact = f"runs without {' and '.join(lacking)}, so that every large image costs page faults"
+        yield warning(about, fact, _LAUNCH)
+    if not rmw.startswith("rmw_fastrtps"):
+        return
+    profiles = [environment[name] for name in PROFILES if environment.get(name)]
     if not profiles:
         fact = "runs without a Fast DDS profile, whose stock segment of 549 KB loses larger images"
-        return [warning(_about(process), fact, _LAUNCH)]
+        yield warning(about, fact, _LAUNCH)
+        return
     try:
         text = Path(profiles[0]).read_text(errors="replace")
     except OSError as problem:
         fact = f"was given the Fast DDS profile {profiles[0]}, which cannot be read ({problem.strerror})"
-        return [error(_about(process), fact, "fix the path in its environment")]
+        yield error(about, fact, "fix the path in its environment")
+        return
     sizes = [int(size) for size in re.findall(r"<segment_size>\s*(\d+)\s*</segment_size>", text)]
     if not sizes or max(sizes) < image_bytes:
         content = f"a segment of {max(sizes)} bytes" if sizes else "no segment_size"
         fact = f"its Fast DDS profile {profiles[0]} has {content}, an image has {image_bytes}"
-        return [warning(_about(process), fact, "raise segment_size to hold a few images")]
-    return []
+        yield warning(about, fact, "raise segment_size to hold a few images")
 
 
 def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
@@ -116,12 +111,11 @@ def _memory(memory: Memory, image_bytes: int) -> list[Finding]:
         fact = f"{memory.small} living processes have Fast DDS's stock segment of 549 KB"
         fix = "start camera drivers with config/fastdds.xml, too: a segment belongs to the sender"
         findings.append(warning("shared memory", f"{fact}, an image has {image_bytes / 1e3:.0f} KB", fix))
+    room = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
     if memory.free < max(4 * image_bytes, 16 << 20):
-        fact = f"/dev/shm has {memory.free / 1e6:.0f} MB left of {memory.size / 1e6:.0f} MB"
         fix = "give the container a larger --shm-size, or remove what dead processes left there"
-        findings.append(warning("shared memory", fact, fix))
-    free, size = memory.free / 1e6, memory.size / 1e6
-    return findings or [ok("shared memory", f"/dev/shm has {free:.0f} MB left of {size:.0f} MB")]
+        findings.append(warning("shared memory", room, fix))
+    return findings or [ok("shared memory", room)]
 
 
 def _named(process: Path) -> str:
@@ -129,10 +123,6 @@ def _named(process: Path) -> str:
         return f"{(process / 'comm').read_text().strip()} (process {process.name})"
     except OSError:
         return f"process {process.name}"
-
-
-def _about(process: Process) -> str:
-    return f"{process.node} (process {process.pid})"
 
 
 def _is_locked(path: Path) -> bool:

@@ -8,7 +8,7 @@ third: the clock of another machine or of a simulator, by which everything is to
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -105,10 +105,9 @@ def _stamps(name: str, stream: Stream, arrivals: Sequence[Arrival]) -> list[Find
     return []
 
 
-def _joints(contract: Contract, watched: Watched) -> list[Finding]:
+def _joints(contract: Contract, watched: Watched) -> Iterator[Finding]:
     if not watched.joints:
-        return []
-    findings = []
+        return
     absent = [joint.name for joint in contract.joints if joint.name not in watched.joints]
     if absent:
         near = difflib.get_close_matches(absent[0], watched.joints, n=1, cutoff=0.5)
@@ -116,39 +115,34 @@ def _joints(contract: Contract, watched: Watched) -> list[Finding]:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         fix = f"fix the names of joints, or start the driver that publishes them{hint}"
         fix += f"; others there: {listed(unknown) or 'none'}"
-        findings.append(error("joint_states", f"no state of {', '.join(absent)}", fix))
+        yield error("joint_states", f"no state of {', '.join(absent)}", fix)
     for joint in contract.joints:
         position = watched.joints.get(joint.name, joint.lower)
         limits = JointLimits.of([joint])
         (slack,), (position,) = _SLACK * limits.span, limits.inside(np.array([position]))
         if not joint.lower - slack <= position <= joint.upper + slack:
             fact = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
-            findings.append(
-                warning(f"joint {joint.name}", fact, "fix lower and upper: in rad or m, whatever unit says")
-            )
-    return findings
+            fix = "fix lower and upper: in rad or m, whatever unit says"
+            yield warning(f"joint {joint.name}", fact, fix)
 
 
-def _together(contract: Contract, watched: Watched) -> list[Finding]:
-    findings = []
+def _together(contract: Contract, watched: Watched) -> Iterator[Finding]:
     first, *further = [f"camera/{camera.name}" for camera in contract.cameras]
     for other in further:
         a, b = (
-            np.sort([arrival.stamp_ns for arrival in watched.arrivals.get(name, [])])
-            for name in (first, other)
+            np.sort([arrival.stamp_ns for arrival in watched.arrivals.get(n, [])]) for n in (first, other)
         )
         if len(a) and len(b):
             skew_s = float(np.median(np.abs(a[:, None] - b[None]).min(axis=1))) * 1e-9
             if skew_s > contract.max_skew_s:
-                fact = (
-                    f"{first} and {other} are {skew_s:.3f} s apart, max_skew_s allows {contract.max_skew_s:g}"
-                )
+                apart = f"{first} and {other} are {skew_s:.3f} s apart"
                 fix = "trigger the cameras together, raise their rate, or raise max_skew_s"
-                findings.append(error("max_skew_s", fact, fix))
+                yield error("max_skew_s", f"{apart}, max_skew_s allows {contract.max_skew_s:g}", fix)
     if watched.observations:
-        return [*findings, ok("observation", f"{watched.observations} could be made of all streams")]
-    lacking = watched.waiting_for or "nothing arrived"
-    return [*findings, error("observation", f"none could be made: {lacking}", "fix the streams above")]
+        yield ok("observation", f"{watched.observations} could be made of all streams")
+    else:
+        lacking = watched.waiting_for or "nothing arrived"
+        yield error("observation", f"none could be made: {lacking}", "fix the streams above")
 
 
 def _parts(sentence: str) -> tuple[str, str]:

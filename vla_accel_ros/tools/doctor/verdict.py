@@ -98,20 +98,16 @@ def _of_process(node: Node, process: Running) -> Finding:
     pid = process.pid
     silent = "does not answer" if node.state == "" else "is not in the graph"
     if process.stopped:
-        return error(
-            node.name, f"hangs: process {pid} was stopped by a signal", f"kill -CONT {pid} lets it go on"
-        )
-    if process.starting:
+        fact, fix = f"hangs: process {pid} was stopped by a signal", f"kill -CONT {pid} lets it go on"
+    elif process.starting:
         fact = f"is starting: process {pid} {silent} yet, and is young, or reads or writes"
-        return error(node.name, fact, "wait until it has loaded its model; its log tells how far it is")
-    if process.load > BUSY:
+        fix = "wait until it has loaded its model; its log tells how far it is"
+    elif process.load > BUSY:
         fact = f"{silent}, but process {pid} works ({process.load:.1f} of a core)"
-        return error(
-            node.name, fact, f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
-        )
-    return error(
-        node.name, f"hangs: process {pid} {silent} and does nothing", f"read its log, then {_end(pid)}"
-    )
+        fix = f"wait while it starts or loads its model; if it never ends, {_end(pid)}"
+    else:
+        fact, fix = f"hangs: process {pid} {silent} and does nothing", f"read its log, then {_end(pid)}"
+    return error(node.name, fact, fix)
 
 
 def _end(pid: int) -> str:

@@ -189,8 +189,8 @@ class Streams:
         take |= {topic: partial(self._read_image, camera) for camera, topic in self.topics.items()}
         take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
         take[f"{self._namespace}/instruction"] = self._read_told
-        take[f"{self._namespace}/observed"] = self._read_observed
-        take[f"{self._namespace}/motion"] = self._read_motion
+        take[f"{self._namespace}/observed"] = partial(self._read_stamped, self._observed, "instruction")
+        take[f"{self._namespace}/motion"] = partial(self._read_stamped, self._motion, "state")
         for entry in self.part.entries(
             (IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, MOTION, *_COMMANDS.values())
         ):
@@ -232,17 +232,11 @@ class Streams:
     def _read_told(self, entry: Entry) -> None:
         self._told.add(entry.log_ns, self.bag.decode(entry).data)
 
-    def _read_observed(self, entry: Entry) -> None:
+    def _read_stamped(self, timed: Timed, field: str, entry: Entry) -> None:
         message = self.bag.decode(entry)
         stamp = stamp_ns(message.header.stamp)
         if self.part.has(stamp, entry.log_ns):
-            self._observed.add(stamp, message.instruction)
-
-    def _read_motion(self, entry: Entry) -> None:
-        message = self.bag.decode(entry)
-        stamp = stamp_ns(message.header.stamp)
-        if self.part.has(stamp, entry.log_ns):
-            self._motion.add(stamp, message.state)
+            timed.add(stamp, getattr(message, field))
 
     def _read_command(self, controller: Controller, entry: Entry) -> None:
         message = self.bag.decode(entry)

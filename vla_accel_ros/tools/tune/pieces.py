@@ -252,8 +252,12 @@ def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, ru
         for layer in range(LAYERS):
             launch(*piece.arguments(layer))
 
-    body = Body(chain, device)
-    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+    return replay_us(chain, device, runs)
+
+
+def replay_us(layers: Callable[[], object], device: torch.device, runs: int = 50) -> float:
+    """Return the median of microseconds of one layer, from a captured function over LAYERS of them."""
+    return float(np.median(times_ms(Body(layers, device).run, runs)) * 1e3 / LAYERS)
 
 
 @torch.inference_mode()
@@ -263,13 +267,12 @@ def layer_us(
     """Return microseconds of a layer's five launches, from a captured chain over all layers."""
     launches = pieces(config, keys, device, batch)[:5]
 
-    def chain() -> None:
+    def layers() -> None:
         for layer in range(LAYERS):
             for piece in launches:
                 getattr(ops, piece.kernel)(*piece.arguments(layer))
 
-    body = Body(chain, device)
-    return float(np.median(times_ms(body.run, runs)) * 1e3 / LAYERS)
+    return replay_us(layers, device, runs)
 
 
 def _copy(value: Any) -> Any:

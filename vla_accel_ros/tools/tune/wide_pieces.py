@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.tools.tune.pieces import LAYERS, Body, Piece, times_ms
+from vla_accel_ros.tools.tune.pieces import LAYERS, Piece, replay_us
 
 
 def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:
@@ -71,7 +70,7 @@ def down_us(config: PiConfig, tokens: int, parts: int, device: torch.device, ops
                 product_in_parts(fed, weight, products.flatten(1, 2))
                 ops.add_norm(x, products, out, slots, None, norm)
 
-    return float(np.median(times_ms(Body(chain, device).run, 20)) * 1e3 / LAYERS)
+    return replay_us(chain, device, 20)
 
 
 def staggered_attention(config: PiConfig, keys: int, batch: int, device: torch.device) -> Piece:
