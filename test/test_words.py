@@ -27,7 +27,7 @@ VAGUE = frozenset(WORDS.split())
 """Pronouns, participles and the like, which say nothing about a thing. The list only grows."""
 
 LIMITS = {
-    TOP: 0.11,
+    TOP: 0.01,
     "contract": 0.01,
     "control": 0.12,
     "engine": 0.13,
@@ -39,7 +39,7 @@ LIMITS = {
     "recording": 0.01,
     "sensing": 0.01,
     "sim": 0.05,
-    "tools": 0.13,
+    "tools": 0.03,
 }
 """Room -> the greatest share of vague names. They end at 0.01 for every room, and 0.13 for engine."""
 

@@ -83,18 +83,10 @@ MAKERS = {
 @pytest.mark.parametrize(
     ("name", "fused", "folded"),
     [
-        (
-            "pi0",
-            "32 parameters as 12 tensors, ",
-            " MB of constants for 4 steps (openpi's times) of weights",
-        ),
+        ("pi0", "32 parameters as 12 tensors, ", "for 4 steps (openpi's times) of weights"),
         ("lerobot", "32 parameters as 12 tensors, ", "for 4 steps (lerobot's times) of weights in float32"),
-        (
-            "openvla",
-            "15 parameters as 6 tensors, ",
-            "nothing: this network has nothing to compute ahead",
-        ),
-        ("smolvla", "nothing: no stage", "nothing: this network has nothing to compute ahead"),
+        ("openvla", "15 parameters as 6 tensors, ", "nothing: this network"),
+        ("smolvla", "nothing: no stage", "nothing: this network"),
     ],
 )
 def test_checkpoint_what_is_fused_and_folded_is_said(

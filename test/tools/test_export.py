@@ -20,6 +20,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_msgs.msg import Motion
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.tools import cli
@@ -270,41 +271,30 @@ def test_export_robot_without_a_namespace_is_named_by_a_slash(given, namespace):
     assert parser.parse_args(["--namespace", *given] if given else []).namespace == namespace
 
 
-@pytest.mark.parametrize("ahead_s", [10, 1_000_000_000])
-def test_export_joint_with_one_stamp_far_ahead_is_exported_to_its_end(tmp_path, ahead_s):
-    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
-    early = JointState(name=names, position=[0.0] * len(names))
-    early.header.stamp.sec = START_NS // S + ahead_s
-    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")})
+@pytest.mark.parametrize(
+    ("ahead_s", "position", "pictures"),
+    [
+        (10.0, 0.0, False),
+        (1e9, 0.0, False),
+        (1e9, 0.0, True),
+        *((1.0 + 1 / FPS, wild, False) for wild in (1e300, 1e6, np.nan, np.inf)),
+    ],
+)
+def test_export_leaves_out_what_has_a_stamp_far_ahead_or_a_position_that_no_joint_can_have(
+    tmp_path, ahead_s, position, pictures
+):
+    names = list(Contract.load(demo_contract()).joint_names)
+    stray, stamp_ns = JointState(name=names, position=[position] * len(names)), START_NS + round(ahead_s * S)
+    stray.header.stamp.sec, stray.header.stamp.nanosec = divmod(stamp_ns, S)
+    spoilt = {"joint_states": (serialize_message(stray), "sensor_msgs/msg/JointState")}
+    if pictures:
+        picture = bytes(image_message(stamp_ns, "camera", np.zeros((64, 96, 3), np.uint8)))
+        for name in ("front", "wrist"):
+            spoilt[f"camera/{name}/image_raw"] = (picture, "sensor_msgs/msg/Image")
+    Drive(tmp_path / "bag", spoilt=spoilt)
     assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
-    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-
-
-@pytest.mark.parametrize("position", [1e300, 1e6, np.nan, np.inf])
-def test_export_position_that_no_joint_can_have_is_left_out(tmp_path, position):
-    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
-    wild = JointState(name=names, position=[position] * len(names))
-    wild.header.stamp.sec, wild.header.stamp.nanosec = START_NS // S + 1, 33_333_333
-    Drive(tmp_path / "bag", spoilt={"joint_states": (serialize_message(wild), "sensor_msgs/msg/JointState")})
-    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
-    assert np.abs(rows(tmp_path / "dataset")["observation.state"]).max() < 2.0
-
-
-def test_export_stamps_that_are_decades_ahead_make_no_frames(tmp_path):
-    names = list(Drive(tmp_path / "plain", seconds=0.1).contract.joint_names)
-    early = JointState(name=names, position=[0.0] * len(names))
-    early.header.stamp.sec = START_NS // S + 1_000_000_000
-    pictures = {
-        f"camera/{name}/image_raw": (
-            bytes(image_message(START_NS + 1_000_000_000 * S, "camera", np.zeros((64, 96, 3), np.uint8))),
-            "sensor_msgs/msg/Image",
-        )
-        for name in ("front", "wrist")
-    }
-    joints = {"joint_states": (serialize_message(early), "sensor_msgs/msg/JointState")}
-    Drive(tmp_path / "bag", spoilt=pictures | joints)
-    assert export([tmp_path / "bag"], tmp_path / "dataset") == 1
-    assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
+    table = rows(tmp_path / "dataset")
+    assert len(table["index"]) == 2 * FPS + 1 and np.abs(table["observation.state"]).max() < 2.0
 
 
 def test_export_several_bags_are_several_episodes(tmp_path):
@@ -346,7 +336,7 @@ def test_export_pictures_are_those_that_the_policy_gets(tmp_path):
 
 
 def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
-    names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
+    names = list(Contract.load(demo_contract()).joint_names)
     controllers = [
         {"topic": "all/commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names},
     ]
@@ -367,7 +357,7 @@ def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_p
 
 @pytest.mark.parametrize("data", [[0.0] * 3, [], [np.nan] * 6, [1e300] * 6])
 def test_export_bare_positions_that_are_none_are_named_and_left_out(tmp_path, data):
-    names = [j.name for j in Drive(tmp_path / "plain", seconds=0.1).contract.joints]
+    names = list(Contract.load(demo_contract()).joint_names)
     controllers = [{"topic": "commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
     spoilt = serialize_message(Float64MultiArray(data=data)), "std_msgs/msg/Float64MultiArray"
     Drive(tmp_path / "bag", controllers=controllers, spoilt={"commands": spoilt})

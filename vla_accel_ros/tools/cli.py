@@ -40,26 +40,34 @@ SIGPIPE_STATUS = 128 + 13
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status. arguments: without the program's name; None for
     sys.argv."""
+    try:
+        parser = command_line()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return finish(parser, arguments)
+
+
+def command_line() -> Parser:
+    """Return the parser of `vla` with all its commands, which it describes by group."""
     parser = Parser(
-        prog="vla", usage="vla [--debug] COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="vla",
+        usage="vla [--debug] COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`vla COMMAND --help` explains a command and its options.",
     )
     subparsers = parser.add_subparsers(
         prog="vla", help=argparse.SUPPRESS, metavar="COMMAND", dest="subcommand"
     )
     lines = ["Vision-Language-Action models on ROS 2 robots. Start with `vla demo`."]
-    try:
-        for heading, modules in GROUPS.items():
-            listed = len(subparsers._choices_actions)
-            for name in modules:
-                import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
-            commands = subparsers._choices_actions[listed:]
-            lines += ["", f"{heading}:", *(f"  {command.dest:<20}{command.help}" for command in commands)]
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    subparsers._choices_actions.clear()  # the description lists them, by group
+    for heading, modules in GROUPS.items():
+        listed = len(subparsers._choices_actions)
+        for name in modules:
+            import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
+        commands = subparsers._choices_actions[listed:]
+        lines += ["", f"{heading}:", *(f"  {command.dest:<20}{command.help}" for command in commands)]
+    subparsers._choices_actions.clear()  # the description lists them
     parser.description = "\n".join(lines)
-    parser.epilog = "`vla COMMAND --help` explains a command and its options."
-    return finish(parser, arguments)
+    return parser
 
 
 class Parser(argparse.ArgumentParser):
