@@ -8,26 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
 EXAMPLE = ROOT / "config" / "contracts" / "sim_arm.yaml"
 MADE = "Made by `python scripts/reference.py`; do not edit."
-
-
-def command_line() -> argparse.ArgumentParser:
-    """The parser of `vla` with all subcommands."""
-    sys.path.insert(0, str(ROOT))
-    from vla_accel_ros.tools.cli import GROUPS
-
-    parser = argparse.ArgumentParser(prog="vla")
-    subparsers = parser.add_subparsers(dest="subcommand", required=True)
-    for name in (name for modules in GROUPS.values() for name in modules):
-        import_module(f"vla_accel_ros.tools.{name}").register(subparsers)
-    parser.add_argument("--debug", action="store_true")
-    return parser
 
 
 def commands() -> str:
@@ -37,6 +23,9 @@ def commands() -> str:
         "`vla COMMAND --help` explains every option; `--debug` shows the traceback of an error. The status is"
     ]
     lines += ["2 for wrong arguments and files, 1 for later failures.", ""]
+    sys.path.insert(0, str(ROOT))
+    from vla_accel_ros.tools.cli import command_line
+
     for path, description, parser in _leaves("vla", "", command_line()):
         lines += [f"## {path}", "", f"{description[:1].upper()}{description[1:].rstrip('.')}.", ""]
         lines += ["```", _usage(path, parser), "```", ""]
@@ -66,8 +55,9 @@ def _leaves(
         yield path, parser.description or description, parser
     for group in groups:
         descriptions = {choice.dest: choice.help or "" for choice in group._choices_actions}
-        for name, description in descriptions.items():  # without former names
-            yield from _leaves(f"{path} {name}", description, group.choices[name])
+        for name, child in group.choices.items():
+            if child.prog.split()[-1] == name:  # not a former name
+                yield from _leaves(f"{path} {name}", descriptions.get(name, ""), child)
 
 
 def _usage(path: str, parser: argparse.ArgumentParser) -> str:
