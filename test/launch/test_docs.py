@@ -18,6 +18,7 @@ import stand_in
 from readme_commands import ROOT, commands
 
 from vla_accel_ros.nodes.running.environment import share_path
+from vla_accel_ros.tools.cli import command_line
 
 MADE = ROOT / "docs" / "reference" / "cli.md"
 PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "vla_accel_ros").rglob("*.md")})
@@ -53,9 +54,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page != MADE], ids=name)
 def test_commands_can_be_typed(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.install(monkeypatch)
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    from reference import command_line
-
     parser, targets = (
         command_line(),
         re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE),

@@ -103,7 +103,8 @@ def test_tune_rows_engines_launch_what_the_table_says(monkeypatch: pytest.Monkey
     table = Table(Gpu(8), {"int8_product/64/64/32/int8": tile, "int8_gated/64/32/32/int8": gated})
     for module in ("engine.stages.packed_stage.load_table", "kernels.tuning.load_table"):
         monkeypatch.setattr(f"vla_accel_ros.{module}", lambda device: table)
-    for ops in (TritonOps(CPU, table), cast(Any, kernels_for(torch.device("cuda")).int8)):
+    engines: list[Any] = [TritonOps(CPU, table), kernels_for(torch.device("cuda")).int8]
+    for ops in engines:
         launched.clear()
         ops.multiply_int8(a, weight, None)
         ops.gated_int8(a, weight, None)
