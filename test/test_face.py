@@ -34,7 +34,7 @@ def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
 
 
 def test_another_name_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="module 'vla_accel_ros' has no attribute 'Motor'"):
+    with pytest.raises(AttributeError, match="Motor"):
         _ = vla_accel_ros.Motor
 
 

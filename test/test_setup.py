@@ -93,7 +93,7 @@ def test_a_machine_without_wheels_is_told_to_use_colcon(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script.platform, "machine", lambda: "aarch64")
-    with pytest.raises(SystemExit, match="this is Linux aarch64: install ROS 2 for it and build with colcon"):
+    with pytest.raises(SystemExit, match="Linux aarch64"):
         script.check_machine()
 
 

@@ -48,9 +48,9 @@ def test_solvers_more_steps_are_nearer_and_ab2_is_nearer_with_as_many(kind, monk
 
 def test_solvers_policy_without_a_flow_and_ways_that_there_are_not_are_refused(tmp_path):
     policy = load_policy(make_openvla_folder(tmp_path / "openvla"))
-    with pytest.raises(ValueError, match="acts by tokens: it has no flow to integrate"):
+    with pytest.raises(ValueError, match="openvla"):
         solvers.errors(policy, [], {})
-    with pytest.raises(ValueError, match="solver is 'ab2', but a openvla policy acts by tokens"):
+    with pytest.raises(ValueError, match=r"solver is 'ab2'.*openvla"):
         Engine(policy, solver="ab2")
     with pytest.raises(ValueError, match="solver is 'heun'"):
         solvers.ways(("heun",), (5,), "openpi")
@@ -87,5 +87,5 @@ def test_solvers_command_measures_a_bag_and_writes_what_it_prints(tmp_path, caps
 
 def test_solvers_bag_without_images_is_refused(tmp_path):
     path: Path = Run(tmp_path, spoil=lambda *_: None).frames(2).tell().end()
-    with pytest.raises(ValueError, match="has no observation with all its images"):
+    with pytest.raises(ValueError, match=str(path)):
         recorded(path, 4)

@@ -90,13 +90,13 @@ def test_calibrate_product_that_loses_more_than_is_wanted_stays_exact() -> None:
 
 def test_calibrate_what_cannot_be_is_refused() -> None:
     policy = make_policy("pi05")
-    with pytest.raises(ValueError, match="there is no observation to calibrate on"):
+    with pytest.raises(ValueError, match="no observation"):
         calibrate(policy, [])
     for alpha, error in ((1.5, 0.1), (float("nan"), 0.1), (0.5, -1.0)):
         with pytest.raises(ValueError, match="alpha is"):
             calibrate(policy, [make_observation(0)], alpha, error)
     _layers(policy.model.expert)[1].mlp.up_proj.weight.data[0, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"expert\.0\.qkv got no inputs or not finite ones"):
+    with pytest.raises(ValueError, match=r"expert\.0\.qkv "):
         calibrate(policy, [make_observation(0)])
 
 
@@ -154,7 +154,7 @@ def test_calibrate_on_a_dataset(tmp_path: Path) -> None:
     assert len(set(greys)) == 3
     info = root / "meta" / "info.json"
     info.write_text(info.read_text().replace("v3.0", "v2.1"))
-    with pytest.raises(ValueError, match=r"is a dataset of version v2\.1; convert it to v3\.0"):
+    with pytest.raises(ValueError, match=r"v2\.1.* v3\.0"):
         of_dataset(root, 3, {})
 
 

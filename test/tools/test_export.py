@@ -232,9 +232,7 @@ def test_export_part_of_a_bag_whose_clock_was_set_is_named_when_it_is_left_out(t
     Drive(tmp_path / "bag", seconds=4.0, set_by=(2.0, 3600.0))  # the instruction is known in the first part
     lines: list[str] = []
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
-    assert (
-        "its clock was set, and one of its parts is left out: " in lines[0] and "no instruction" in lines[0]
-    )
+    assert "no instruction" in lines[0]
 
 
 def test_export_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path):
@@ -249,7 +247,7 @@ def test_export_messages_that_the_nodes_refused_are_named_and_left_out(tmp_path)
     lines: list[str] = []
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-    assert "4 messages cannot be read; /arm/camera/front/image_raw: image message begins with" in lines[0]
+    assert "4 messages" in lines[0] and "/arm/camera/front/image_raw" in lines[0]
 
 
 def test_export_of_a_bag_of_several_robots_the_one_that_is_named_is_exported(tmp_path, capsys):
@@ -346,9 +344,7 @@ def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_p
     expected = [sent(t, 2) for t in np.minimum(command_s, 2.0)]
     np.testing.assert_allclose(rows(tmp_path / "forward")["action"][:, 2], expected, atol=1e-5)
     Drive(tmp_path / "led", commands=False)
-    with pytest.raises(
-        ValueError, match="has no commands on arm_controller/joint_trajectory: give --actions"
-    ):
+    with pytest.raises(ValueError, match="arm_controller/joint_trajectory: give --actions"):
         export([tmp_path / "led"], tmp_path / "refused")
     export([tmp_path / "led"], tmp_path / "measured", actions="measured")
     table = rows(tmp_path / "measured")
@@ -364,7 +360,7 @@ def test_export_bare_positions_that_are_none_are_named_and_left_out(tmp_path, da
     lines: list[str] = []
     assert export([tmp_path / "bag"], tmp_path / "dataset", say=lines.append) == 1
     assert len(rows(tmp_path / "dataset")["index"]) == 2 * FPS + 1
-    assert "1 messages cannot be read; /arm/commands: a command is not 6 positions of joints" in lines[0]
+    assert "1 messages" in lines[0] and "/arm/commands" in lines[0] and "6 positions" in lines[0]
 
 
 def test_export_command_line_says_what_is_missing(tmp_path, capsys):
@@ -377,10 +373,10 @@ def test_export_command_line_says_what_is_missing(tmp_path, capsys):
     assert f"{tmp_path / 'out'}: 1 episodes" in printed.out and "16 frames, 1.1 s" in printed.err
     assert described(tmp_path / "out")[0]["tasks"] == ["wave"]
     assert cli.main([*command, "--task", "wave"]) == 2
-    assert "holds something already: give another --output" in capsys.readouterr().err
+    assert str(tmp_path / "out") in capsys.readouterr().err
     Drive(tmp_path / "odd", seconds=1.0, size=(63, 64))
     assert cli.main(["export", str(tmp_path / "odd"), "--output", str(tmp_path / "odd_out")]) == 2
-    assert "images are 63 x 64: a video needs even sizes" in capsys.readouterr().err
+    assert "63 x 64" in capsys.readouterr().err
     assert not (tmp_path / "odd_out").exists()
 
 

@@ -31,9 +31,8 @@ def test_tune_without_a_gpu_one_sentence_says_so(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["tune"]) == 1
-    assert capsys.readouterr().err == (
-        "vla tune: kernels are tuned on a GPU, and torch sees no CUDA device here.\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith("vla tune: ") and "no CUDA device" in error and error.count("\n") == 1
 
 
 @pytest.fixture
@@ -207,7 +206,7 @@ class TestSteps:
     def test_tune_file_that_is_no_table_is_named(self, machine: Machine) -> None:
         machine.path.parent.mkdir()
         machine.path.write_text("[]")
-        with pytest.raises(ValueError, match=r"gpu\.json is no tuning table"):
+        with pytest.raises(ValueError, match=r"gpu\.json"):
             machine.tuning().resume()
 
 
