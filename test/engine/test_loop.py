@@ -49,7 +49,8 @@ def test_late_runs_are_misses_and_lost_times_are_not_made_up() -> None:
     loop = make_loop(clock, body)
     drive(loop, clock, until=100.55)
     assert starts == pytest.approx([100.0, 100.3, 100.4, 100.5])
-    assert loop.stats().misses == 2
+    stats = loop.stats()
+    assert stats.misses == 2 and stats.p50_s < 0.06 < 0.2 < stats.p99_s
 
 
 def test_a_late_start_counts_against_the_deadline() -> None:
@@ -92,26 +93,6 @@ def test_rates_are_of_the_last_seconds() -> None:
     clock.now += WINDOW_S
     stats = loop.stats()
     assert (stats.measured_hz, stats.p99_s, stats.runs) == (0.0, 0.0, 100)
-
-
-def test_the_slowest_runs_are_seen() -> None:
-    clock, count = Clock(), iter(range(50))
-
-    def body() -> bool:
-        clock.now += 0.09 if next(count) == 7 else 0.01
-        return True
-
-    loop = make_loop(clock, body)
-    drive(loop, clock, until=104.95)
-    stats = loop.stats()
-    assert stats.p50_s == pytest.approx(0.01)
-    assert stats.p99_s > 0.04
-    assert stats.misses == 1
-
-
-def test_stats_before_the_first_run() -> None:
-    stats = make_loop(Clock(), lambda: True).stats()
-    assert (stats.measured_hz, stats.p50_s, stats.runs) == (0.0, 0.0, 0)
 
 
 @pytest.mark.parametrize("go_on", [True, False])
@@ -177,20 +158,6 @@ def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
         assert count >= 3
     assert set(runs) == {"action"}
     assert loop.stats().runs == count
-
-
-def test_stopping_a_thread_does_not_wait_for_its_period() -> None:
-    once = threading.Event()
-
-    def body() -> bool:
-        once.set()
-        return True
-
-    loop = Loop("language", 0.001, 1.0, body)
-    loop.start()
-    assert once.wait(timeout=30)
-    loop.stop()
-    assert not loop.running
 
 
 def test_an_error_nobody_takes_stops_the_thread_and_comes_out_of_stop() -> None:

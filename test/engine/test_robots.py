@@ -198,7 +198,7 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
 def test_a_robot_of_more_tokens_than_there_is_room_for_is_refused(openvla: OpenVLAPolicy, mode: str) -> None:
     engine = Engine(openvla, token_mode=mode)
     longer = make_token_robots(openvla, ACTIONS + 1)["right"]
-    with pytest.raises(ValueError, match="'right' has 8 tokens, but there is room for 7; give the engine"):
+    with pytest.raises(ValueError, match="'right' has 8 tokens"):
         engine.runner.robots.add("right", longer)
     shorter = make_token_robots(openvla, ACTIONS - 1)["right"]
     engine.runner.robots.add("right", shorter)

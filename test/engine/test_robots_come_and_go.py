@@ -142,7 +142,7 @@ def test_names_are_free_until_a_robot_is_described() -> None:
     with engine.observe(seen) as prefix:
         assert engine.act(prefix).step_dt_s == 0.2
     engine.runner.robots.add("right", make_robots(policy)["right"])
-    with pytest.raises(ValueError, match=r"'anybody' is not known here, but \['right'\] are"):
+    with pytest.raises(ValueError, match="'anybody' is not known here"):
         engine.observe(seen)
     with engine.observe(make_observation()) as prefix:
         assert engine.act(prefix).step_dt_s == 0.2

@@ -13,6 +13,7 @@ from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 
+KINDS = ["pi0", "pi05"]
 DEVICES = [("cpu", 40), pytest.param("cuda", 200, marks=pytest.mark.gpu)]
 
 
@@ -27,9 +28,14 @@ def make_engine(device: str, kind: str, staggered: int, lanes: str, robots: bool
 
 
 @pytest.mark.parametrize(("device", "frames"), DEVICES)
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
-@pytest.mark.parametrize("staggered", [0, 4])
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(
+    ("lanes", "kind", "staggered"),
+    [
+        (lanes, kind, 4 * ((place + (kind == "pi0")) % 2))
+        for place, lanes in enumerate(LANES)
+        for kind in KINDS
+    ],
+)
 def test_frames_chunks_and_answers(device: str, frames: int, kind: str, staggered: int, lanes: str) -> None:
     engine = make_engine(device, kind, staggered, lanes)
     running = Running(engine, frames)
@@ -41,8 +47,7 @@ def test_frames_chunks_and_answers(device: str, frames: int, kind: str, staggere
 
 
 @pytest.mark.parametrize(("device", "frames"), DEVICES)
-@pytest.mark.parametrize("staggered", [0, 4])
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(("lanes", "staggered"), [*zip(LANES, (0, 4, 4, 0), strict=True), ("three", 4)])
 def test_two_robots_stream_over_one_engine(device: str, frames: int, staggered: int, lanes: str) -> None:
     """Each with its own statistics and joints; one ends, and the other goes on."""
     engine = make_engine(device, "pi0", staggered, lanes, robots=True)

@@ -119,30 +119,6 @@ def test_a_token_at_once_is_waited_for_at_once(device: Device) -> None:
     assert request.tokens == alone(0, "cpu")
 
 
-def test_who_is_cancelled_between_launch_and_wait_leaves_nothing_behind(device: Device) -> None:
-    engine = ahead()
-    first, second = asking(engine, 0), asking(engine, 1)
-    launched(engine, first)
-    said = len(first.tokens)
-    engine.scheduler.cancel(first)
-    assert first.released and first.result is None and second.awaited
-    third = asking(engine, 2)  # is given the pages of the first
-    for request, seed in ((second, 1), (third, 2)):
-        assert engine.scheduler.wait(request).tokens == alone(seed, "cpu")
-    assert len(first.tokens) == said and first.result is None and not first.error
-    assert_nothing_is_left(engine)
-
-
-def test_all_may_be_cancelled_between_launch_and_wait(device: Device) -> None:
-    engine = ahead()
-    request = asking(engine, 0)
-    launched(engine, request)
-    engine.scheduler.cancel(request)
-    assert request.released
-    assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
-    assert_nothing_is_left(engine)
-
-
 def test_who_is_cancelled_while_a_token_is_waited_for_is_taken_out_afterwards(device: Device) -> None:
     """By another thread, or by the garbage collector in the middle of what says the token."""
     engine = ahead()
@@ -159,17 +135,6 @@ def test_who_is_cancelled_while_a_token_is_waited_for_is_taken_out_afterwards(de
     device.during = lambda: None
     assert found == [False] and first.released and first.cancelled and first.result is None
     assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
-    assert_nothing_is_left(engine)
-
-
-def test_a_question_that_begins_between_launch_and_wait_has_its_own_first_token(device: Device) -> None:
-    engine = ahead()
-    first = asking(engine, 0)
-    launched(engine, first)
-    second = engine.scheduler.submit(Request(ASK, prefix=first.prefix, max_tokens=WORDS))
-    engine.scheduler.step()
-    assert second.begun and not second.awaited and not second.tokens and not first.awaited
-    assert engine.scheduler.wait(second).tokens == alone(0, "cpu") == engine.scheduler.wait(first).tokens
     assert_nothing_is_left(engine)
 
 
@@ -252,8 +217,7 @@ def plain(seed: int, device: str) -> list[int]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("groups", [1, LAYERS])
-@pytest.mark.parametrize("lanes", ["one", "text"])
+@pytest.mark.parametrize(("lanes", "groups"), [("one", 1), ("text", LAYERS)])
 def test_beside_frames_and_steps_answers_are_those_of_the_plain_network(
     lanes: str, groups: int, device: str
 ) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from builders import make_observation
 from frame_stream import held_slots
-from text_engine import LAYERS, alone, asking, make_engine, policy_of
+from text_engine import LAYERS, alone, asking, make_engine
 
-from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.runner.text import layers_of_groups
 from vla_accel_ros.models.config import PI05
@@ -94,19 +93,3 @@ def test_groups_have_about_the_same_weights_and_the_head_belongs_to_the_last() -
     full = cast(AnyPolicy, SimpleNamespace(config=PI05))
     assert layers_of_groups(full, 4) == [6, 6, 5, 1]
     assert layers_of_groups(full, 18) == [1] * 18
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"text_groups": 0}, "text_groups is 0; give 1 or more"),
-        ({"text_groups": 2}, "text_groups is 2, but plain torch computes tokens at once; set fast to true"),
-        (
-            {"text_groups": LAYERS + 1, "fast": True},
-            f"text_groups is {LAYERS + 1}, but the model has {LAYERS} layers of text; give at most as many",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Engine(policy_of("cpu"), **options)

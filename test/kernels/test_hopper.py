@@ -62,7 +62,7 @@ def test_candidates_compile_without_a_device() -> None:
 
 
 def test_a_word_that_the_compiler_does_not_know_is_told() -> None:
-    with pytest.raises(RuntimeError, match=r"products.cu does not compile for sm_90a: .*COLUMNS"):
+    with pytest.raises(RuntimeError, match=r"products.cu does not compile for sm_90a"):
         compiling.compiled("products", {"KIND": 0}, "sm_90a")
 
 

@@ -185,7 +185,7 @@ def test_gated(activation: str, dtype: torch.dtype) -> None:
 def test_what_cannot_be() -> None:
     memory = Memory(Drawing(), 1, 8, torch.float32)
     work = Work([shape(1)], 1, 1, DEVICE)
-    with pytest.raises(ValueError, match="2 parts of pasts, but there is room for 1"):
+    with pytest.raises(ValueError, match="2 parts of pasts"):
         work.point([looking(memory.page(0, 1), memory.page(1, 1))])
     for place in (Where(16, 32, 8, 8, 2, 1), Where(24, 32, 8, 8, 8, 1)):
         with pytest.raises(ValueError, match="are not aligned"):

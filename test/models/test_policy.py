@@ -145,7 +145,7 @@ def test_what_the_policy_cannot_take_is_named(changes: dict[str, object], messag
 
 
 def test_relative_actions_need_their_joints() -> None:
-    with pytest.raises(ValueError, match="makes action 4 relative, but the state has 4 values"):
+    with pytest.raises(ValueError, match="makes action 4 relative"):
         RELATIVE.actions(torch.zeros(8, 8), np.zeros(4, np.float32))
 
 
@@ -155,5 +155,5 @@ def test_actions_are_relative_to_the_state_where_the_mask_says_so() -> None:
     assert state_origin(mask, state).tolist() == expected  # of a state with more values, and of as many
     assert state_origin(mask, state[:3]).tolist() == expected
     assert state_origin(mask & [True, True, False], state[:1]).tolist() == [expected[0], 0.0, 0.0]
-    with pytest.raises(ValueError, match="action 2 relative, but the state has 2 values"):
+    with pytest.raises(ValueError, match="action 2 relative"):
         state_origin(mask, state[:2])

@@ -106,16 +106,6 @@ def test_a_prefix_is_read_and_not_written(engine: Engine) -> None:
         assert torch.equal(engine.runner.pool.k, before[0]) and torch.equal(engine.runner.pool.v, before[1])
 
 
-def test_a_newer_frame_does_not_disturb_an_older_one(engine: Engine, policy: OpenVLAPolicy) -> None:
-    with (
-        engine.observe(make_openvla_observation(0)) as old,
-        engine.observe(make_openvla_observation(1)) as new,
-    ):
-        for prefix, seed in ((old, 0), (new, 1), (old, 0)):
-            expected = policy.actions(torch.tensor([greedy(policy, seed)]), STATE)
-            np.testing.assert_array_equal(engine.act(prefix).actions, expected)
-
-
 def test_what_is_for_chunks_alone_is_refused(engine: Engine) -> None:
     with engine.observe(make_openvla_observation()) as prefix:
         for name, act in (

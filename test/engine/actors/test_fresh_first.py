@@ -11,7 +11,7 @@ from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream
 from overlapping import Overlapping
 
-from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, STREAM, EngineConfig
+from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.policies.lanes import FIRST_APART, lanes_of
@@ -122,18 +122,6 @@ def test_a_seat_that_is_finished_after_a_newer_frames_chunk_comes_to_nothing() -
 LANES_OF = {word: lanes_of(EngineConfig(lanes=word)) for word in LANES}
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"staggering": "both"}, "staggering is 'both'; use one of"),
-        ({"staggering": FRESH_FIRST}, "staggering is 'fresh', but staggered is 0"),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        EngineConfig(**settings)
-
-
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_what_is_whole_and_what_is_in_seats(kind: str) -> None:
     engine = make_engine("cpu", kind, "one")
@@ -151,10 +139,10 @@ def test_what_is_whole_and_what_is_in_seats(kind: str) -> None:
         assert_made_again(engine, chunk, make_observation(stamp_ns=1))
 
 
-def make_engine(device: str, kind: str, lanes: str, staggering: str = FRESH_FIRST) -> Engine:
+def make_engine(device: str, kind: str, lanes: str) -> Engine:
     policy, fast = make_policy(kind, device=device), device == "cuda"
     options: dict[str, Any] = {"slots": 16, "steps": STEPS, "fast": fast, "staggered": STEPS}
-    engine = Engine(policy, lanes=lanes, staggering=staggering, **options)
+    engine = Engine(policy, lanes=lanes, staggering=FRESH_FIRST, **options)
     engine.prepare([2], [5, 6, 7, 8] if fast else [])
     return engine
 
@@ -171,10 +159,9 @@ def assert_made_again(engine: Engine, chunk: Chunk, seen: Observation) -> None:
 
 @pytest.mark.parametrize(("device", "frames"), DEVICES)
 @pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("staggering", [STREAM, FRESH_FIRST])
-def test_a_running_stream_with_newer_joints(device: str, frames: int, lanes: str, staggering: str) -> None:
+def test_a_running_stream_with_newer_joints(device: str, frames: int, lanes: str) -> None:
     """All threads: versions never go backwards, each frame's chunks are its own to the bit."""
-    engine = make_engine(device, "pi0", lanes, staggering)
+    engine = make_engine(device, "pi0", lanes)
     chunks, errors, seen, told = [], [], dict[int, Observation](), threading.Condition()
     numbers, sensed = iter(range(frames)), iter(range(1, 1_000_000))
 

@@ -129,18 +129,10 @@ def test_robots_beside_each_other_have_their_own(policy: Policy) -> None:
 
 
 class TestRefused:
-    def test_without_seats(self, policy: Policy) -> None:
-        with pytest.raises(ValueError, match="joints_each_step is true"):
-            Engine(policy, joints_each_step=True)
-
-    def test_for_a_policy_with_its_joints_in_the_prompt(self) -> None:
-        with pytest.raises(ValueError, match="a pi05 policy has its joints in the prefix"):
-            make_engine(make_policy("pi05"))
-
     def test_joints_of_other_steps(self, policy: Policy) -> None:
         engine = make_engine(policy)
         with engine.observe(make_observation(1)) as prefix:
-            with pytest.raises(ValueError, match=r"step_states has shape \[3, 6\]; give \[4, 6\]"):
+            with pytest.raises(ValueError, match=r"step_states has shape \[3, 6\]"):
                 engine.act(prefix, step_states=np.zeros((3, 6), np.float32))
             with pytest.raises(ValueError, match="step_states are for chunks in seats"):
                 engine.act(prefix, steps=2, step_states=np.zeros((4, 6), np.float32))

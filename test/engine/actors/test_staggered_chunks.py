@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -217,23 +216,6 @@ def held(engine: Engine, robot: str = "") -> Prefix:
     newest = engine.scheduler.newest(robot)
     assert newest is not None
     return newest
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"staggered": 65}, "staggered is 65, .*: give 2 to 64, or 0 for one chunk at a time"),
-        ({"staggered": 1}, "staggered is 1, .*: give 2 to 64, or 0 for one chunk at a time"),
-        (
-            {"staggered": 3, "slots": 5},
-            "slots is 5, but 3 chunks in progress .*: give at least 6",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], sentence: str) -> None:
-    given = {"slots": 9, "steps": STEPS, **settings}
-    with pytest.raises(ValueError, match=sentence):
-        Engine(make_policy(), **given)
 
 
 def test_who_acts_otherwise_says_so(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from builders import make_observation, make_policy
 from frame_stream import FrameStream, held_slots
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -294,15 +293,6 @@ def test_a_running_stream_goes_down_the_same_path(policy: OpenVLAPolicy, alone: 
         np.testing.assert_array_equal(chunk.actions, alone(seen[chunk.kv_version]))
     assert not engine.scheduler.requests and held_slots(engine) == 0
     assert [stats.name for stats in streaming.stats()] == ["vision", "action"]
-
-
-def test_modes_of_tokens_are_refused_for_a_flow() -> None:
-    with pytest.raises(
-        ValueError, match="token_mode is 'pipelined', but a pi05 policy does not act by tokens"
-    ):
-        Engine(make_policy("pi05"), token_mode="pipelined")
-    with Engine(make_policy("pi05")).observe(make_observation()) as prefix:
-        assert prefix.version == 0
 
 
 def test_a_request_of_a_stream_names_no_frame_or_its_newest(policy: OpenVLAPolicy, alone: Alone) -> None:

@@ -105,19 +105,6 @@ TestAgainstAList = AgainstAList.TestCase
 TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_hundred_thousand_operations_leak_nothing() -> None:
-    model, choose = Model(), np.random.default_rng(0)
-    names = ["begin", "grow", "grow", "grow", "grow", "cut", "close"]
-    for number, name in enumerate(choose.choice(names, 100_000)):
-        model.do(str(name), choose)
-        if number % 50 == 0:
-            model.check()
-    for _ in range(len(model.tails)):
-        model.close(0)
-    model.check()
-    assert model.pool.unpromised == PAGES and model.count > 5_000, "the walk did not get anywhere"
-
-
 def test_an_admitted_tail_can_always_be_written_to_its_end() -> None:
     pool = make_pool(pages=3, page_tokens=2)
     long, short = pool.begin(4), pool.begin(2)

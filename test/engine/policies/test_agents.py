@@ -63,7 +63,7 @@ class TestPrefillFirst:
         assert PrefillFirst(5).next("main", [], 0.0) is None
 
     def test_a_limit_below_nought_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="limit is -1; give how many open answers may wait"):
+        with pytest.raises(ValueError, match="limit is -1"):
             PrefillFirst(-1)
 
 
@@ -83,7 +83,7 @@ class TestChunkedPrefill:
         assert ChunkedPrefill(256).next("main", answers, 0.0) == MicroBatch(DECODE, tuple(answers))
 
     def test_a_chunk_of_nothing_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="chunk is 0; give the tokens of a prompt in a forward"):
+        with pytest.raises(ValueError, match="chunk is 0"):
             ChunkedPrefill(0)
 
 
@@ -99,7 +99,7 @@ class TestShare:
 
     @pytest.mark.parametrize("given", [(0,), (8, 16), (8, -1), (8, 4, -1.0), (8, 4, math.nan)])
     def test_what_cannot_be_is_refused(self, given: tuple[float, ...]) -> None:
-        with pytest.raises(ValueError, match="least from 0 to most, and fewer of 0 or more"):
+        with pytest.raises(ValueError, match="least from 0 to most"):
             Share(*given)  # type: ignore[arg-type]
 
 
@@ -165,11 +165,11 @@ class TestSideBySide:
             assert batch is not None and batch.split == split
 
     def test_a_share_of_everything_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="a share is 30 of 24 multiprocessors; leave some"):
+        with pytest.raises(ValueError, match="a share is 30 of 24 multiprocessors"):
             SideBySide(NOVA, 24)
 
     def test_a_share_of_one_stage_alone_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"of \['encode'\]; give one of encode and one of prefill"):
+        with pytest.raises(ValueError, match=r"of \['encode'\]"):
             SideBySide({ENCODE: Share(8)})
 
 
@@ -263,5 +263,5 @@ def test_the_best_splits_are_found_among_all_pairs() -> None:
 
 
 def test_durations_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"prefill_s is 0\.0; a stage takes a positive number of seconds"):
+    with pytest.raises(ValueError, match=r"prefill_s is 0\.0"):
         Beside(1.0, 1.0, 0.0, 1.0)

@@ -92,9 +92,8 @@ def staggered() -> Policy:
     return StaggeredChunks(SEATS, joins=joins_of(SEATS, STEPS))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_forty_robots_wait_less_than_with_steps_between_frames(seed: int) -> None:
-    asked_s = periodic(40, 3.0, 5.0, seed)
+def test_forty_robots_wait_less_than_with_steps_between_frames() -> None:
+    asked_s = periodic(40, 3.0, 5.0, 0)
     before_s = p99_s(staggered(), asked_s)
     assert p99_s(Batches(SEATS), asked_s) < 0.95 * before_s
     together_s = p99_s(Batches(SEATS, together=4), asked_s)

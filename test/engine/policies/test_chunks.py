@@ -199,5 +199,5 @@ def _told_otherwise(old: Request, new: Request, words: str) -> bool:
 
 def test_what_a_request_wants_is_one_of_four() -> None:
     assert {Request(want).stage for want in (ACT, OBSERVE, REWORD)} == {DENOISE, ENCODE, PREFILL}
-    with pytest.raises(ValueError, match="want is 'dance'; use one of"):
+    with pytest.raises(ValueError, match="want is 'dance'"):
         Request("dance")

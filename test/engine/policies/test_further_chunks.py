@@ -109,9 +109,3 @@ class TestInTime:
     ) -> None:
         policy.ran(MicroBatch(DENOISE, (make_again(),)), 0.05)
         assert policy.next("main", (make_again(),), 1.19) is not None
-
-
-@pytest.mark.parametrize("share", [-0.1, 0.6, float("nan")])
-def test_a_share_that_cannot_be_is_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=f"text_share is {share}"):
-        EngineConfig(text_share=share)

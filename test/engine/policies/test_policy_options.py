@@ -62,7 +62,7 @@ def test_a_policy_that_acts_by_tokens_does_too(name: str, mode: str, tmp_path: P
 
 def test_tokens_are_refused_where_frames_share_no_forwards(tmp_path: Path) -> None:
     for policy in (make_policy("pi0"), load_policy(make_openvla_folder(tmp_path))):
-        with pytest.raises(ValueError, match="scheduling is 'tokens', but frames share no forwards"):
+        with pytest.raises(ValueError, match="scheduling is 'tokens'"):
             Engine(policy, scheduling="tokens")
 
 

@@ -167,20 +167,6 @@ def test_guidance_that_needs_the_plain_network_is_refused(tmp_path: Path) -> Non
         engine.act(prefix, guidance=guidance)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"precision": "exact"}, "keep_exact is false, but precision is exact"),
-        ({"precision": "int8", "staggered": 2}, "keep_exact is false, but staggered is 2"),
-        ({"precision": "w8a8", "staggered": 2}, "keep_exact is false, but staggered is 2"),
-        ({"precision": "int8", "fast": False}, "which only the fast stages have"),
-    ],
-)
-def test_what_needs_exact_weights_is_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        Engine(make_policy("pi05"), **{"fast": True, **options}, keep_exact=False)
-
-
 def test_a_policy_without_them_serves_no_engine_that_wants_them() -> None:
     policy = make_policy("pi05")
     Engine(policy, fast=True, precision="int8", keep_exact=False)

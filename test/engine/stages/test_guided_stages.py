@@ -338,11 +338,11 @@ def test_chunks_of_a_batch_count_as_many_joints_as_each_has(kind: str, device: s
 
 def test_what_does_not_fit_is_refused() -> None:
     setting = Setting("pi05")
-    with pytest.raises(ValueError, match=r"jacobian is 'exact', which captured steps do not have"):
+    with pytest.raises(ValueError, match="jacobian is 'exact'"):
         setting.of(Guidance(setting.previous, 1, 2, jacobian="exact"))
     other = Inpainting(torch.zeros(3, 8), torch.zeros(3))
     arguments = setting.noise[:1], setting.state[:1], [0], [LENGTHS[0]], STEPS, [other]
-    with pytest.raises(ValueError, match=r"inpainting\.target has shape \[3, 8\]; the chunk is \[8, 8\]"):
+    with pytest.raises(ValueError, match=r"inpainting\.target has shape \[3, 8\]"):
         setting.stages.act(*arguments)
     batch = Seated(setting.seats("few rows"))
     with pytest.raises(ValueError, match=r"inpainting\.target has shape"):

@@ -272,5 +272,3 @@ def test_streamed_weights_and_int8_copies_exclude_each_other() -> None:
     pool = KVPool(model.config.prefix, 2, model.config.max_tokens, CPU, torch.float32)
     with pytest.raises(ValueError, match="offload is vision and precision w8a8"):
         Stages(model, pool, precision="w8a8", offload=0.5)
-    with pytest.raises(ValueError, match="calibration is 'x', but precision is exact"):
-        Engine(make_policy("pi05"), fast=True, calibration="x")

@@ -146,10 +146,10 @@ def test_what_cannot_be() -> None:
     sizes = model.config.prefix
     fused, x = PackedForward(model.language_model, sizes, positions=8), torch.zeros(1, 9, sizes.width)
     assert fused([]) == []
-    with pytest.raises(ValueError, match="a row has position 8, but there are 8"):
+    with pytest.raises(ValueError, match="a row has position 8"):
         fused([Segment(x, causal=True)])
     with pytest.raises(ValueError, match="a segment has a condition"):
         fused([Segment(x, condition=torch.zeros(1, 4))])
     pool = KVPool(sizes, 1, 8, CPU, torch.float16)
-    with pytest.raises(ValueError, match=r"keys are torch.float16 on cpu, but the stack is torch.float32"):
+    with pytest.raises(ValueError, match=r"keys are torch.float16 on cpu"):
         fused([Segment(x[:, :1], (pool.span(0, 0, 3),))])

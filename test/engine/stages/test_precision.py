@@ -105,18 +105,6 @@ def test_fp8_may_be_for_prefill_alone() -> None:
     assert Small("int8", model, prefix, prefill_only=True).expert(prefix.layers) is not None
 
 
-@pytest.mark.parametrize(
-    ("precision", "fast", "why"),
-    [
-        ("fp4", True, "precision is 'fp4'; use one of exact, fp8, int8, int4"),
-        ("int8", False, "precision is int8, which only the fast stages have; set fast, too"),
-    ],
-)
-def test_what_cannot_be_is_refused(precision: str, fast: bool, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        check(precision, fast, CPU, torch.float32)
-
-
 def test_exact_is_never_refused() -> None:
     for fast in (False, True):
         check(EXACT, fast, torch.device("cuda"), torch.float32)
@@ -127,7 +115,7 @@ def test_fp8_on_a_gpu_needs_bfloat16_and_whole_sizes() -> None:
     with pytest.raises(ValueError, match="fp8"):
         check("fp8", True, CUDA, torch.float32)
     model = make_model(make_config("pi05"), varied=False).to(CUDA).set_precision(torch.bfloat16)
-    with pytest.raises(ValueError, match="multiples of 16, but the model has sizes 24"):
+    with pytest.raises(ValueError, match="multiples of 16"):
         Small("fp8", model, fold_prefix(model.language_model))
 
 

@@ -125,18 +125,6 @@ def test_a_batch_is_its_parts_each_with_its_own_prefix(
     assert isinstance(setting.stages.denoise(3, STEPS), Wide) == (most == 0)
 
 
-def test_the_same_stage_serves_one_frame_after_another() -> None:
-    setting = Setting("pi05")
-    noise, state = setting.noise(1)
-    results = []
-    for words in (9, 2, 9):
-        setting.generator.manual_seed(words)
-        lengths = observe(setting, *setting.frame(1, words))
-        results.append(setting.stages.act(noise, state, [0], lengths, STEPS).actions)
-    assert torch.equal(results[0], results[2])
-    assert not torch.allclose(results[0], results[1])
-
-
 def test_images_may_be_overwritten_after_a_call_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy engine of a GPU reads them until `end` has returned."""
     setting, ended = Setting("pi05"), list[ImageUpload]()

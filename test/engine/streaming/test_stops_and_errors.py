@@ -209,7 +209,7 @@ def test_questions_that_are_not_taken():
         stream.ask(" ")
     for _ in range(MOST_WAITING):
         stream.ask("red")
-    with pytest.raises(ValueError, match="16 questions wait already: 'blue' is not taken"):
+    with pytest.raises(ValueError, match="16 questions wait already"):
         stream.ask("blue")
     assert not stream._scheduler.step()  # nothing was seen that they could be about
     assert stream.cancel() == MOST_WAITING and not stream._scheduler.requests

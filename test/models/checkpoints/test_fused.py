@@ -195,7 +195,7 @@ def test_any_parts_in_any_order_come_back(
 def test_a_header_with_other_parts_than_are_there_is_refused(tmp_path: Path, said: str) -> None:
     file = tmp_path / "model.safetensors"
     save_file({"a": torch.zeros(4, 2), "other": torch.zeros(1)}, file, {FUSED: said})
-    with pytest.raises(ValueError, match=r"vla_accel_ros.fused of its header: .*convert it again") as caught:
+    with pytest.raises(ValueError, match=r"vla_accel_ros.fused of its header") as caught:
         read_headers(file)
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 

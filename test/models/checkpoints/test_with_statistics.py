@@ -101,7 +101,7 @@ def test_relative_actions_are_a_robots_own(tmp_path: Path) -> None:
 def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
     folder, first, _ = several_datasets(tmp_path / "model")
     policy = load_policy(folder, statistics=first)
-    with pytest.raises(ValueError, match="the dataset 'leg' is not there; name one of"):
+    with pytest.raises(ValueError, match="the dataset 'leg' is not there"):
         with_statistics(policy, folder, statistics="leg")
     with pytest.raises(ValueError, match="no dataset was named"):
         with_statistics(policy, folder)
@@ -134,9 +134,7 @@ def test_statistics_of_a_data_set_are_checked(
     make: Callable[[Path], tuple[Path, str, str]], tmp_path: Path
 ) -> None:
     folder, _, dataset = make(tmp_path / "model")
-    with pytest.raises(
-        ValueError, match=r"statistics is 'nowhere', but nowhere/meta/stats.json is not there"
-    ):
+    with pytest.raises(ValueError, match="statistics is 'nowhere'"):
         load_policy(folder, statistics="nowhere")
     file = Path(dataset) / "meta" / "stats.json"
     edit_json(file, lambda data: data["action"].update(q99=[1.0], std=[1.0]))

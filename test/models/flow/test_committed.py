@@ -153,7 +153,7 @@ def test_one_committed_chunk_serves_a_batch() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 3), (1, 2), (3, 1, 3)])
 def test_actions_that_do_not_fit_the_chunk_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"committed\.actions has shape .*; the chunk is \[2, 4, 3\]"):
+    with pytest.raises(ValueError, match=r"committed\.actions has shape .*"):
         Committed(torch.zeros(shape)).begin(torch.zeros(2, 4, 3))
 
 

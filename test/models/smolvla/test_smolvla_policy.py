@@ -141,14 +141,14 @@ def test_it_is_asked_nothing(engine: Engine) -> None:
 
 def test_a_prompt_that_is_too_long_is_refused(policy: SmolVLAPolicy) -> None:
     assert len(policy.prompt("x" * 31, np.zeros(6))) == 32
-    with pytest.raises(ValueError, match=r"has 33 tokens; the policy takes 32"):
+    with pytest.raises(ValueError, match="has 33 tokens"):
         policy.prompt("x" * 32, np.zeros(6))
 
 
 def test_an_unknown_camera_is_named(policy: SmolVLAPolicy) -> None:
     observation = Case(0).observation
     image = observation.images["top"]
-    with pytest.raises(ValueError, match=r"has \['left'\]; the policy knows \['top', 'wrist'\]"):
+    with pytest.raises(ValueError, match=r"has \['left'\]"):
         policy.inputs(replace(observation, images={"left": image}))
 
 

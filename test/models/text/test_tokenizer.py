@@ -124,7 +124,7 @@ def test_a_text_that_becomes_an_id_without_a_row_is_refused(tmp_path: Path) -> N
     inner.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path, 3)
     assert tokenizer.encode("reach", bos=True) == [1, 2]
-    with pytest.raises(ValueError, match=r"'reach <image>' with the id 3, but the model embeds 3"):
+    with pytest.raises(ValueError, match="'reach <image>' with the id 3"):
         tokenizer.encode("reach <image>")
 
 

@@ -164,17 +164,6 @@ def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy, solver: str) -
             np.testing.assert_array_equal(flow.actions.cpu().numpy(), whole.actions)
 
 
-def test_an_engine_with_seats_makes_the_chunks_of_one_without(policy: SmolVLAPolicy) -> None:
-    made = []
-    for staggered, fast in ((0, False), (3, True)):
-        engine = Engine(policy, steps=STEPS, slots=8, staggered=staggered, fast=fast)
-        engine.prepare((2,), (6,))
-        with engine.observe(frame(0)) as first, engine.observe(frame(1)) as second:
-            made += [engine.act(prefix, noise=5) for prefix in (first, second, first)]
-    for plain, ours in zip(made[:3], made[3:], strict=True):
-        assert_same(ours, plain)
-
-
 def test_threads_do_not_mix_their_chunks(engines: tuple[Engine, Engine]) -> None:
     stages = engines[1].runner.stages
     assert isinstance(stages, PlainStages)
