@@ -37,6 +37,11 @@ from vla_accel_ros.tools.running.graph import claim_domain
 # The same examples in every run and no clock: a loaded machine must not fail a property.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+hypothesis.settings.register_profile(
+    "unshrunk",  # of test/mutations.py, which only asks whether there is a counterexample
+    hypothesis.settings.get_profile("repeatable"),
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+)
 
 PART = os.environ.get("TESTS", "")
 """Which tests to run: "quick" (`make test`), "slow" (`make test-slow`), else all that are named."""

@@ -604,6 +604,7 @@ def notices(mutation: Mutation) -> bool:
         # Python looks into the folder it is started in first.
         paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+        command += ["--hypothesis-profile=unshrunk"]
         command += ["-k", mutation.only] if mutation.only else []
         done = subprocess.run(
             [*command, *mutation.paths()],

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import pytest
 
-FOLDERS = ("kernels", "engine/stages")
+FOLDERS = ("kernels", "engine")
 """Whose tests are reduced."""
 EVERY_CASE = os.environ.get("EVERY_CASE") == "1"
 
