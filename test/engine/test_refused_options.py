@@ -1,4 +1,4 @@
-"""Options that an engine refuses beside its others or its policy; see test_engine_options for values alone."""
+"""Options that an engine refuses beside others or for its policy; values alone: test_engine_options."""
 
 from __future__ import annotations
 
