@@ -1,13 +1,14 @@
 """The ament_python package vla_accel_ros.
 
-Version, description, licence and maintainer are read from package.xml, so that they stand in one place. What
-only pip has (torch, mujoco, ...) is in requirements/robot.txt and not in install_requires: apt and pip must
-not fight over numpy.
+Version, description, licence and maintainer are read from package.xml, so that they stand in one place, and
+extras from requirements/. install_requires has what `vla --help` needs, which apt has, too; the rest is in
+extras, so that pip brings no second torch or numpy to a ROS 2 machine.
 """
 
 import os
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
@@ -36,6 +37,12 @@ def share(folder: str) -> list[tuple[str, list[str]]]:
     for path in files(folder):
         by_parent.setdefault(os.path.join("share", NAME, os.path.dirname(path)), []).append(path)
     return sorted(by_parent.items())
+
+
+def requirements(*names: str) -> list[str]:
+    """The lines of files of requirements/ that name packages."""
+    files = (Path("requirements", f"{name}.txt").read_text() for name in names)
+    return [line for text in files for line in text.splitlines() if line and line[0] not in "#-"]
 
 
 def refuse_without_messages() -> None:
@@ -82,10 +89,15 @@ setup(
         ("bin", ["scripts/vla"]),  # colcon puts bin/ on PATH; pip's own script takes its place there
         *share("launch"),
         *share("config"),
+        # With these `vla demo` of an installed wheel builds vla_accel_msgs.
+        *share("msg"),
+        *share("scripts"),
     ],
     python_requires=">=3.10",
-    install_requires=["setuptools"],
+    install_requires=["setuptools", "numpy", "PyYAML", "rich"],
     extras_require={
+        "engine": ["torch>=2.6", "safetensors>=0.4", "tokenizers>=0.19"],
+        "demo": requirements("robot", "venv", "ros-kilted"),
         "test": ["pytest"],
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],

@@ -46,7 +46,7 @@ FIRST = (
     "engine/policies/test_overload.py",
 )
 """Of the others, what takes longest, and asks no clock."""
-SLOW = ("kernels/test_compiling_packed.py", "tools/test_demo_policy.py", "test_mutations.py")
+SLOW = ("kernels/test_compiling_packed.py", "tools/test_demo_policy.py", "test_mutations.py", "test_wheel.py")
 """Of the others, what is in no short run."""
 
 

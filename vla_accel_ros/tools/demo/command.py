@@ -9,6 +9,7 @@ from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.plan import DEMO_S, Options
 from vla_accel_ros.tools.options import engine_options, output_file, subcommand
+from vla_accel_ros.tools.running.messages import provide_messages
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted["contract"] = arguments.contract or demo_contract()
     options = Options(**wanted)
 
+    provide_messages()
     from vla_accel_ros.tools.demo.run import run
 
     return run(options)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vla_accel_ros.tools.fleet_demo.plan import KILLS, Options
 from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.running.messages import provide_messages
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted["kill"] = tuple(filter(None, (name.strip() for name in arguments.kill.split(","))))
     options = Options(**wanted)
 
+    provide_messages()
     from vla_accel_ros.tools.fleet_demo.run import run
 
     return run(options)
