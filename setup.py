@@ -92,6 +92,7 @@ setup(
         # With these `vla demo` of an installed wheel builds vla_accel_msgs.
         *share("msg"),
         *share("scripts"),
+        *share("requirements"),
     ],
     python_requires=">=3.10",
     install_requires=["setuptools", "numpy", "PyYAML", "rich"],

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -35,6 +36,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(*pip, "--wheel-dir", folder, folder / "source")
     (path,) = folder.glob("*.whl")
     return path
+
+
+def test_wheel_has_the_version_of_the_manifest(wheel: Path) -> None:
+    version = ElementTree.parse(ROOT / "package.xml").findtext("version")
+    assert wheel.name.startswith(f"vla_accel_ros-{version}-")
 
 
 def test_wheel_has_what_the_demo_builds_and_starts(wheel: Path) -> None:
