@@ -113,6 +113,8 @@ def _parameters(arguments: ast.arguments, first: int) -> list[str]:
     elif arguments.kwonlyargs:
         written.append("*")
     written += [_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    if arguments.kwarg is not None:
+        written.append(f"**{_parameter(arguments.kwarg, None)}")
     return written
 
 

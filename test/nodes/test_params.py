@@ -25,7 +25,7 @@ TYPES = {
 }
 
 
-def test_tables_and_environment_are_readable_without_ros():
+def test_tables_and_environment_import_without_ros():
     code = (
         "import sys; sys.modules['rclpy'] = None\n"
         "import vla_accel_ros.nodes.params.tables, vla_accel_ros.nodes.running.environment"
@@ -34,33 +34,28 @@ def test_tables_and_environment_are_readable_without_ros():
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_names_are_unique_and_described(node):
+def test_parameter_is_described_and_named_once(node):
     names = [parameter.name for parameter in NODES[node]]
     assert len(set(names)) == len(names)
     assert all(parameter.description.endswith((".", "].")) for parameter in NODES[node])
 
 
 @pytest.mark.parametrize("node", ["sim_robot", "camera"])
-def test_a_node_without_a_lifecycle_changes_nothing_but_what_is_live(node):
+def test_parameter_of_node_without_lifecycle_is_read_only_unless_live(node):
     assert {parameter.name for parameter in NODES[node] if parameter.read_only == parameter.live} == set()
 
 
 @pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        (11.0, "give a value from 0.0 to 10.0"),
-        (1, "give a float"),
-        (float("nan"), "give a value from"),
-        ("1.0", "give a float"),
-    ],
+    ("value", "expected"),
+    [(11.0, "0.0 to 10.0"), (1, "float"), (float("nan"), "0.0 to 10.0"), ("1.0", "float")],
 )
-def test_a_number_out_of_range_or_of_another_type_is_refused(value, sentence):
-    with pytest.raises((TypeError, ValueError), match=sentence):
+def test_value_is_refused_when_out_of_range_or_of_other_type(value, expected):
+    with pytest.raises((TypeError, ValueError), match=expected):
         Parameter("x", 1.0, "A number.", 0.0, 10.0).check(value)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "engine"),
     [
         ("/**: {ros__parameters: {engine: fleet}}", "fleet"),
         ("/**/inference: {ros__parameters: {engine: fleet}}", "fleet"),
@@ -75,26 +70,26 @@ def test_a_number_out_of_range_or_of_another_type_is_refused(value, sentence):
         ("", "local"),
     ],
 )
-def test_a_parameter_file_says_what_a_node_would_read(tmp_path, text, found):
+def test_parameter_file_is_read_as_node_reads_it(tmp_path, text, engine):
     path = tmp_path / "params.yaml"
     path.write_text(text)
-    assert parameter_of(path, "/left/inference", "engine", "local") == found
+    assert parameter_of(path, "/left/inference", "engine", "local") == engine
 
 
-def test_a_file_that_is_not_there_says_nothing_and_one_that_is_no_yaml_is_refused(tmp_path):
+def test_parameter_file_is_refused_when_no_yaml_and_ignored_when_missing(tmp_path):
     assert parameter_of(tmp_path / "none.yaml", "/inference", "engine", "local") == "local"
     (tmp_path / "params.yaml").write_text("a: [")
     with pytest.raises(ValueError, match=r"params.yaml is not valid YAML"):
         parameter_of(tmp_path / "params.yaml", "/inference", "engine", "local")
 
 
-def test_a_default_that_is_not_allowed_is_a_mistake_in_the_table():
+def test_default_is_refused_when_no_choice():
     with pytest.raises(ValueError, match="give one of a, b"):
         Parameter("x", "c", "A word.", choices=("a", "b"))
 
 
 @pytest.mark.parametrize("node", ["trajectory", "sim_robot"])
-def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, operator, node):
+def test_node_declares_table_with_ranges_and_descriptions(start, operator, node):
     start(node)
     names = [parameter.name for parameter in NODES[node]]
     request = DescribeParameters.Request(names=names)
@@ -108,9 +103,7 @@ def test_a_running_node_declares_its_table_with_ranges_and_descriptions(start, o
             assert ranges[0].from_value == parameter.minimum
 
 
-def test_former_name_is_read_with_one_warning_and_goal_and_given_options_are_logged(
-    start, operator, tmp_path
-):
+def test_former_name_is_read_with_one_warning_and_options_are_logged(start, operator, tmp_path):
     model = str(make_checkpoint(tmp_path / "model", make_config("pi0")))
     node = start("inference", autostart=True, model=model, denoise_steps=2, goal="memory", kv_slots=6)
     node.wait_for_log("goal memory sets answers 1; set by you: slots 6, steps 2")
@@ -120,12 +113,12 @@ def test_former_name_is_read_with_one_warning_and_goal_and_given_options_are_log
     assert answer.values[0].integer_value == 2
 
 
-def test_a_misspelt_parameter_is_told(start):
+def test_misspelt_parameter_is_logged_with_nearest_name(start):
     node = start("trajectory", watchdog_herz=20.0)
     node.wait_for_log("parameter 'watchdog_herz' is unknown to this node: did you mean 'watchdog_hz'?")
 
 
-def test_the_environment_adds_what_is_missing_and_leaves_the_users_choice():
+def test_environment_adds_what_is_missing_and_keeps_users_choice():
     added = additional_environment({})
     assert set(added) == {
         "MALLOC_MMAP_THRESHOLD_",

@@ -71,10 +71,18 @@ def options(config: type[EngineConfig] | None = None) -> dict[str, Option]:
     return {entry.name: entry.metadata["option"] for entry in fields(config or EngineConfig)}
 
 
+REMOVED = {"eight_bit_denoise": False}
+"""Options of earlier versions, and the value by which every engine now acts."""
+
+
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of any version, by the present names of the options."""
     present = {entry.former: name for name, entry in options().items() if entry.former}
-    return {present.get(name, name): value for name, value in settings.items()}
+    return {
+        present.get(name, name): value
+        for name, value in settings.items()
+        if name not in REMOVED or value != REMOVED[name]
+    }
 
 
 @dataclass(frozen=True, order=True)

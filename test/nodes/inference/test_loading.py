@@ -21,7 +21,7 @@ from vla_accel_ros.nodes.inference.setup import chosen
 from vla_accel_ros.types import Observation
 
 
-def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_path, contract):
+def test_engine_is_warm_and_has_time_step_of_contract(tmp_path, contract):
     engine = Load(make_checkpoint(tmp_path), EngineConfig(steps=3), device="cpu").engine(contract)
     assert engine.config.step_dt_s == contract.chunk.step_dt_s and engine.config.steps == 3
     np.testing.assert_array_equal(engine.policy.delta_mask, contract.delta_mask)
@@ -32,95 +32,95 @@ def test_a_model_that_fits_has_run_once_and_knows_the_contracts_time_step(tmp_pa
         assert engine.act(prefix).request_id == 2
 
 
-def test_answers_may_be_of_one_token(tmp_path, contract):
+def test_engine_is_warmed_up_with_answers_of_one_token(tmp_path, contract):
     engine = Load(make_checkpoint(tmp_path), EngineConfig(steps=2, answer_tokens=1), device="cpu").engine(
         contract
     )
     assert engine.config.answer_tokens == 1
 
 
-def test_a_camera_the_model_does_not_know_is_named(tmp_path, contract):
+def test_contract_is_refused_with_camera_unknown_to_model(tmp_path, contract):
     cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
     with pytest.raises(
         ValueError,
-        match=r"cameras\.wrist\.image: 'base_1_rgb' is not known.*give one of base_0_rgb, left_wrist_0_rgb",
+        match=r"cameras\.wrist\.image: 'base_1_rgb'.*base_0_rgb, left_wrist_0_rgb",
     ):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, cameras=cameras))
 
 
-def test_another_number_of_joints_is_named(tmp_path, contract):
-    with pytest.raises(ValueError, match="statistics of 6 states but the contract has 5 joints"):
+def test_contract_is_refused_with_other_number_of_joints(tmp_path, contract):
+    with pytest.raises(ValueError, match=r"6 states.*5 joints"):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
 
 
-def test_a_further_robot_is_of_its_own_contract_on_the_same_weights(tmp_path, contract):
+def test_embodiment_has_its_contract_on_shared_weights(tmp_path, contract):
     load = Load(make_checkpoint(tmp_path), EngineConfig(steps=3), device="cpu")
     policy = load.engine(contract).policy
     slow = replace(contract, chunk=replace(contract.chunk, step_dt_s=0.2))
     robot = load.embodiment(policy, slow)
     assert robot.policy.model is policy.model and robot.step_dt_s == 0.2
     np.testing.assert_array_equal(robot.policy.delta_mask, contract.delta_mask)
-    with pytest.raises(ValueError, match="statistics of 6 states but the contract has 5 joints"):
+    with pytest.raises(ValueError, match=r"6 states.*5 joints"):
         load.embodiment(policy, replace(contract, joints=contract.joints[:5]))
 
 
-def test_a_folder_without_a_model_is_named(tmp_path, contract):
+def test_folder_without_model_is_refused(tmp_path, contract):
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "none"))):
         Load(tmp_path / "none").engine(contract)
 
 
-def test_a_device_that_is_not_there_is_named(tmp_path, contract):
+def test_device_is_refused_when_missing(tmp_path, contract):
     with pytest.raises(ValueError, match="device is 'cuda:99'"):
         Load(make_checkpoint(tmp_path), device="cuda:99").engine(contract)
 
 
-def test_too_little_room_for_the_frames_is_named(tmp_path, contract):
+def test_slots_are_refused_when_none(tmp_path, contract):
     folder = make_checkpoint(tmp_path, make_config())
     with pytest.raises(ValueError, match="slots is 0"):
         Load(folder, EngineConfig(slots=0, answers=1)).engine(contract)
 
 
-def test_a_lossy_precision_is_warned_of_and_needs_fast_stages(tmp_path, contract):
+def test_lossy_precision_is_logged_and_takes_fast_stages(tmp_path, contract):
     folder, warnings = make_checkpoint(tmp_path), list[str]()
     load = Load(folder, EngineConfig(steps=2, fast=True, precision="int8"), device="cpu")
     load.engine(contract, warnings.append)
-    assert "precision is int8: actions differ slightly from those of the exact network" in warnings[-1]
-    with pytest.raises(ValueError, match="precision is int8, which only the fast stages have; set fast, too"):
+    assert "precision is int8" in warnings[-1]
+    with pytest.raises(ValueError, match="precision is int8"):
         Load(folder, EngineConfig(fast=False, precision="int8"), device="cpu").engine(contract)
     assert Load(folder, EngineConfig(steps=2, precision="int8"), device="cpu").engine(contract).config.fast
 
 
-def test_a_calibration_smooths_the_weights_while_they_are_loaded_and_must_be_of_them(tmp_path, contract):
+def test_calibration_smooths_weights_while_loading_and_must_be_of_same_network(tmp_path, contract):
     folder, path = make_checkpoint(tmp_path, make_config("pi05")), tmp_path / "calibration.safetensors"
     model = load_policy(folder).model
     named = products(model)
     largest = {name: torch.linspace(0.1, 9.0, group[0].in_features) for name, group in named.items()}
     errors = dict.fromkeys(named, 0.0)
-    seen = Calibration(fingerprint(model), 1, largest, errors)
-    seen.write(path)
+    calibration = Calibration(fingerprint(model), 1, largest, errors)
+    calibration.write(path)
     config = EngineConfig(steps=2, precision="w8a8", keep_exact=False, calibration=str(path))
     warnings: list[str] = []
     engine = Load(folder, config, device="cpu").engine(contract, warnings.append)
     assert engine.policy.model.language_model.layers[0].mlp.down_proj.weight.is_meta
     assert given(engine.policy.model.language_model.layers[0])["down"].by is not None
     assert "smoothed as calibrated on 1 observations" in warnings[-1] and engine.runner.text is not None
-    replace(seen, model="of another").write(path)
+    replace(calibration, model="of another").write(path)
     with pytest.raises(ValueError, match="to another network"):
         Load(folder, config, device="cpu").engine(contract)
 
 
-def test_streamed_vision_weights_need_fast_stages_and_are_reported(tmp_path, contract):
+def test_offload_takes_fast_stages_and_is_reported(tmp_path, contract):
     folder = make_checkpoint(tmp_path)
     engine = Load(folder, EngineConfig(steps=2, offload="vision"), device="cpu").engine(contract)
     assert engine.config.fast and engine.config.offload == "vision"
     assert "offload: the weights of 2 of 2 vision layers" in str(engine.runner.offload)
-    with pytest.raises(ValueError, match="offload is vision, which only the fast stages have; set fast, too"):
+    with pytest.raises(ValueError, match="offload is vision"):
         Load(folder, EngineConfig(fast=False, offload="vision:0.5"), device="cpu").engine(contract)
-    with pytest.raises(ValueError, match="offload is 'half'; use none, vision, or vision with a share"):
+    with pytest.raises(ValueError, match="offload is 'half'"):
         Load(folder, EngineConfig(offload="half"), device="cpu").engine(contract)
 
 
-def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path, contract):
+def test_fast_stages_are_made_for_cameras_of_contract_and_any_prompt(tmp_path, contract):
     made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
     folder = make_checkpoint(tmp_path)
     for fast in (False, True):
@@ -141,7 +141,7 @@ def test_fast_stages_are_made_for_the_contracts_cameras_and_any_prompt(tmp_path,
     assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning
 
 
-def test_a_node_without_a_model_is_refused_with_what_to_type() -> None:
+def test_node_without_model_is_refused_with_what_to_type() -> None:
     empty = SimpleNamespace(
         has_parameter=lambda name: False, get_parameter=lambda name: Parameter("", value="")
     )

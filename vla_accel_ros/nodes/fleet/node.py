@@ -22,6 +22,7 @@ from rclpy.guard_condition import GuardCondition
 from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.horizon import ALL, Horizons
+from vla_accel_ros.engine.goals import described
 from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.admission.replica_model import Measured
@@ -165,8 +166,11 @@ class FleetSchedulerNode(ManagedNode):
             asked, address = value(self, "ray_replicas"), value(self, "ray_address")
             deadlines = Deadlines(serve=value(self, "serve_s"), start=value(self, "start_s"))
             remote = RayEngines(making, asked, address, torch.cuda.device_count(), deadlines)
-            for one in remote.replicas:
-                log.info(f"replica {one.name}: process {one.pid}, network {1e3 * one.network_s:.1f} ms")
+            for replica in remote.replicas:
+                network_ms = 1e3 * replica.network_s
+                log.info(f"replica {replica.name}: process {replica.pid}, network {network_ms:.1f} ms")
+                if replica.config is not None:
+                    log.info(f"replica {replica.name}: {described(load.config, replica.config)}")
             return remote
         with Meter(f"loading {load.model.name}") as meter:
             engine = load.engine(making.contract, log.warning, meter)
