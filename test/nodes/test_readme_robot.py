@@ -40,7 +40,7 @@ def test_a_robot_is_told_asked_stopped_recorded_and_replayed(
     arm = {"topic": "arm_controller/joint_trajectory"}
     file = write_contract(tmp_path, arm, home=HOME, joints=above_the_table())
     parameters: dict[str, Any] = {"contract": str(file)}
-    inference = {"language_max_tokens": 8, **parameters}
+    inference = {"answer_tokens": 8, **parameters}
     stack = Stack(start, tmp_path, "left_arm", inference=inference, **parameters)
     recorder = start("recorder", "left_arm", autostart=True, record_dir=str(tmp_path / "bags"), **parameters)
     with Operator(Contract.load(file), "left_arm") as operator:
