@@ -18,6 +18,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.inference.setup import chosen
+from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.types import Observation
 
 
@@ -139,6 +140,20 @@ def test_fast_stages_are_made_for_cameras_of_contract_and_any_prompt(tmp_path, c
     ]
     (warning,) = warnings
     assert "fast is true, but the model runs on cpu: captured stages need a GPU" in warning
+
+
+@pytest.mark.parametrize("node", ["inference", "fleet_scheduler"])
+def test_node_gives_config_options_that_are_set_and_no_others(node: str) -> None:
+    overrides = {"model": "/m", "goal": "rate", "staggered": 0, "fast": "auto", "seed": 3}
+    values = {**{parameter.name: parameter.default for parameter in NODES[node]}, **overrides}
+    fake = SimpleNamespace(
+        has_parameter=values.__contains__,
+        get_parameter=lambda name: Parameter(name, value=values[name]),
+        _parameter_overrides=overrides,
+    )
+    load = chosen(fake)  # type: ignore[arg-type]
+    assert load.config.given == {"goal": "rate", "staggered": 0, "seed": 3}
+    assert load.settings["slots"] == EngineConfig.slots
 
 
 def test_node_without_model_is_refused_with_what_to_type() -> None:
