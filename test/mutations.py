@@ -294,11 +294,11 @@ MUTATIONS = (
         ("test_reported_states.py",),
     ),
     Mutation(
-        "hand-over: a stop of a controller that dropped its trajectory",
-        "if self._dropped and stops:",
-        "if False:",
+        "hand-over: a trajectory that may be on its way",
+        "        if t_ns < self._past[-1][0] + round(lead_s * 1e9):",
+        "        if False:",
         ("test_hand_over_anew.py",),
-        "a_stop_leaves",
+        "only_a_stop_is_sent",
     ),
     Mutation(
         "states: a stop comes to its end",

@@ -344,7 +344,7 @@ def test_a_node_that_was_deactivated_as_it_came_to_rest_does_not_stand():
     assert not robot.answers["release"][0] and not robot.holds.holds
 
 
-@pytest.mark.parametrize("stalls_s", [0.04, 0.2])
+@pytest.mark.parametrize("stalls_s", [0.04, 0.6])
 def test_a_stream_that_is_behind_its_path_is_released_when_it_stands(stalls_s):
     robot = Robot("forward_command")
     robot.moves()
