@@ -36,6 +36,8 @@ BENCHES = Path(__file__).resolve().parent
 RESULTS = BENCHES / "results"
 OUT = BENCHES.parent / "out"
 """Where benches keep finished episodes and other work of hours, to resume from."""
+FEW = 2
+"""Most items of a list that is printed."""
 Row = dict[str, Any]
 Given = argparse.Namespace
 
@@ -199,7 +201,7 @@ def result(name: str) -> Any:
 
 
 def shown(row: Row) -> str:
-    """The figures of a row in one line, with what lists have left out."""
+    """The figures of a row in one line, without long lists."""
     return "  ".join(f"{name} {_short(value)}" for name, value in _scalars(row, ""))
 
 
@@ -207,7 +209,7 @@ def _scalars(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _scalars(value, f"{prefix}{name}.")
-        elif not isinstance(value, (list, tuple)):
+        elif not isinstance(value, (list, tuple)) or len(value) <= FEW:
             yield f"{prefix}{name}", value
 
 
