@@ -108,7 +108,7 @@ def robot(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
 def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The process that gives the first instruction, and the hint that is printed after it."""
-    given, option = LaunchConfiguration("instruction").perform(context), ""
+    instruction, option = LaunchConfiguration("instruction").perform(context), ""
     if namespace := LaunchConfiguration("namespace").perform(context):
         option = f" --namespace {namespace}"
     services = "/".join(["", *filter(None, namespace.split("/")), "trajectory"])
@@ -118,7 +118,7 @@ def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         f'  vla ask "what do you see?"{option}\n'
         f"  ros2 service call {services}/hold std_srvs/srv/Trigger"
     )
-    if not given:
+    if not instruction:
         return [hint]
     say = ExecuteProcess(
         name="say",
@@ -127,7 +127,7 @@ def operator(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             "-m",
             "vla_accel_ros.tools.cli",
             "say",
-            given,
+            instruction,
             f"--timeout={PATIENCE_S}",
             f"--namespace={namespace}",
         ],

@@ -29,7 +29,7 @@ class Wider(EngineConfig):
 
 
 def test_new_field_is_parameter_command_option_and_part_of_session() -> None:
-    (parameter,) = (each for each in parameters(Wider) if each.name == "patience")
+    (parameter,) = (entry for entry in parameters(Wider) if entry.name == "patience")
     assert (parameter.default, parameter.minimum, parameter.maximum) == (3, 1, 9)
     assert (parameter.description, parameter.former) == ("How long it waits.", "endurance")
     parser = argparse.ArgumentParser()
@@ -46,7 +46,7 @@ def test_new_field_is_parameter_command_option_and_part_of_session() -> None:
 def test_every_option_is_parameter_of_its_nodes_and_launch_argument() -> None:
     table = options()
     for node, fleet in (("inference", False), ("fleet_scheduler", True)):
-        names = [name for name, each in table.items() if each.parameter and (each.fleet or not fleet)]
+        names = [name for name, entry in table.items() if entry.parameter and (entry.fleet or not fleet)]
         assert set(names) <= {parameter.name for parameter in NODES[node]}
         assert [name for name, _, _ in launch_arguments(node, names)] == names
     assert not {"step_dt_s", "camera_hz"} & {parameter.name for parameter in NODES["inference"]}
@@ -55,9 +55,9 @@ def test_every_option_is_parameter_of_its_nodes_and_launch_argument() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, "x") for name, each in options().items() if each.choices),
-        *((name, each.minimum - 1) for name, each in options().items() if each.minimum is not None),
-        *((name, each.maximum + 1) for name, each in options().items() if each.maximum is not None),
+        *((name, "x") for name, entry in options().items() if entry.choices),
+        *((name, entry.minimum - 1) for name, entry in options().items() if entry.minimum is not None),
+        *((name, entry.maximum + 1) for name, entry in options().items() if entry.maximum is not None),
         ("text_share", float("nan")),
         ("step_dt_s", 0.0),
         ("action_hz", float("inf")),

@@ -42,8 +42,8 @@ def by_goal(policy: AnyPolicy, goal: str, **given: Any) -> dict[str, Any]:
     ],
 )
 def test_goal_sets_what_pays_for_policy_with_kernels(kind: str, goal: str, expected: dict[str, Any]) -> None:
-    given = {name: GROUPS[name] for name in GROUPS.keys() & expected.keys()}
-    assert by_goal(make_policy(kind), goal, fast=True, **given) == expected
+    groups = {name: GROUPS[name] for name in GROUPS.keys() & expected.keys()}
+    assert by_goal(make_policy(kind), goal, fast=True, **groups) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_caller_overrides_goal_and_seats_follow_steps() -> None:
     }
     assert by_goal(policy, "many_robots", fast=True, staggered=0) == {"frames_together": 4}
     assert by_goal(policy, "rate", fast=True, steps=5, **GROUPS) == {"staggered": 5, "steps": 5, **GROUPS}
-    kept = by_goal(policy, "memory", fast=True, keep_exact=True, slots=5)
-    assert kept == {"answers": 1}
+    settings = by_goal(policy, "memory", fast=True, keep_exact=True, slots=5)
+    assert settings == {"answers": 1}
 
 
 def test_engine_with_goal_has_slots_for_it_and_one_without_is_unchanged() -> None:
@@ -93,8 +93,11 @@ def test_goal_decides_what_is_loaded_in_fewer_bits() -> None:
 
 
 def test_line_for_log_names_goal_what_it_sets_and_what_was_given() -> None:
-    policy, asked = make_policy("pi0"), EngineConfig(goal="many_robots", fast=True, seed=3, action_hz=5.0)
-    line = described(asked, toward_goal(policy, asked))
+    policy, user_config = (
+        make_policy("pi0"),
+        EngineConfig(goal="many_robots", fast=True, seed=3, action_hz=5.0),
+    )
+    line = described(user_config, toward_goal(policy, user_config))
     by_the_goal, _, by_user = line.partition(";")
     for name in FLEET:
         assert name in by_the_goal

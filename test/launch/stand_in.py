@@ -214,15 +214,15 @@ def _carry_out(entities: list, context: dict[str, Any]) -> Iterable[Any]:
 
 
 def _started(node: Node, context: Mapping[str, str]) -> Started:
-    given = [resolve(parameters, context) for parameters in node.parameters]
-    inline = [parameters for parameters in given if isinstance(parameters, dict)]
+    resolved = [resolve(parameters, context) for parameters in node.parameters]
+    inline = [parameters for parameters in resolved if isinstance(parameters, dict)]
     return Started(
         kind=type(node),
         package=node.package,
         executable=node.executable,
         name=node.name or node.executable,
         namespace=resolve(node.namespace, context),
-        files=tuple(Path(parameters) for parameters in given if not isinstance(parameters, dict)),
+        files=tuple(Path(parameters) for parameters in resolved if not isinstance(parameters, dict)),
         parameters={name: resolve(value, context) for part in inline for name, value in part.items()},
         remappings=tuple(node.remappings),
         ros_arguments=tuple(resolve(argument, context) for argument in node.ros_arguments),

@@ -11,7 +11,7 @@ from vla_accel_ros.nodes.fleet.engines import where
 from vla_accel_ros.tools.fleet.up import node_arguments, register
 
 
-def test_where_replicas_are_is_read_nearest_first() -> None:
+def test_ray_replicas_are_read_nearest_first() -> None:
     assert where("edge") == [(Where("edge"), False)]
     assert where("edge:1 cloud:2:0.5") == [(Where("edge"), False), *[(Where("cloud", 0.5), True)] * 2]
     assert where("cloud:1::0.04") == [(Where("cloud", network_s=0.04), False)]
@@ -32,19 +32,36 @@ def test_where_replicas_are_is_read_nearest_first() -> None:
         "edge:1::x",
     ],
 )
-def test_what_is_no_place_is_refused(word: str) -> None:
+def test_ray_replicas_are_refused_when_malformed(word: str) -> None:
     with pytest.raises(ValueError, match="ray_replicas"):
         where(word)
 
 
-def test_the_command_says_all_of_it_to_the_node() -> None:
+def test_fleet_up_passes_its_options_to_node() -> None:
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())
-    given = ["up", "--replicas", "edge:1", "cloud:2", "--address", "auto", "--param", "hedge:=true"]
-    words = node_arguments(parser.parse_args(given))
-    for word in ("replicas:='ray'", "ray_replicas:='edge:1 cloud:2'", "ray_address:='auto'", "hedge:=true"):
+    command = [
+        "up",
+        "--replicas",
+        "edge:1",
+        "cloud:2",
+        "--address",
+        "auto",
+        "--goal",
+        "many_robots",
+        "--param",
+        "hedge:=true",
+    ]
+    words = node_arguments(parser.parse_args(command))
+    for word in (
+        "replicas:='ray'",
+        "goal:='many_robots'",
+        "ray_replicas:='edge:1 cloud:2'",
+        "ray_address:='auto'",
+        "hedge:=true",
+    ):
         assert word in words
     with pytest.raises(ValueError, match="NAME:=VALUE"):
-        node_arguments(parser.parse_args([*given, "--param", "hedge"]))
+        node_arguments(parser.parse_args([*command, "--param", "hedge"]))
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        node_arguments(parser.parse_args([*given, "--model", "/nowhere"]))
+        node_arguments(parser.parse_args([*command, "--model", "/nowhere"]))

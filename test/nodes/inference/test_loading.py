@@ -122,17 +122,17 @@ def test_offload_takes_fast_stages_and_is_reported(tmp_path, contract):
 
 
 def test_fast_stages_are_made_for_cameras_of_contract_and_any_prompt(tmp_path, contract):
-    made, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
+    stages, warnings, chunks = list[tuple](), list[str](), list[np.ndarray]()
     folder = make_checkpoint(tmp_path)
     for fast in (False, True):
         load = Load(folder, EngineConfig(steps=3, fast=fast), device="cpu")
-        engine = load.engine(contract, warnings.append, preparing=lambda *stage: made.append(stage))
+        engine = load.engine(contract, warnings.append, preparing=lambda *stage: stages.append(stage))
         images = {camera.image: np.zeros((20, 30, 3), np.uint8) for camera in contract.cameras}
         observation = Observation(images, np.zeros(6, np.float32), "reach the red block", 1)
         with engine.observe(observation) as prefix:
             chunks.append(engine.act(prefix).actions)
     np.testing.assert_allclose(chunks[1], chunks[0], atol=1e-4)
-    assert made == [
+    assert stages == [
         ("prefix of 2 images and 16 words", 0, 4),
         ("prefix of 2 images and 32 words", 1, 4),
         ("3 denoising steps of 1 chunks", 2, 4),
