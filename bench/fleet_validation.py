@@ -56,7 +56,7 @@ def measure(given: Given) -> Iterator[Row]:
     """Each policy, repeatedly. Raises TimeoutError if the node does not serve."""
     rounds = make_tasks(given.tasks, LOAD, SEED)
     trace, document = traces.of_rounds(rounds), given.document
-    document |= {"tasks": len(trace.scripts), "chunks": len(rounds)}
+    document |= {"tasks": len(trace.scripts), "chunks": len(rounds), "policies": {}}
     domain, lock = graph.claim_domain()
     environment = graph.graph_environment(domain)
     graph.enter(environment)
@@ -69,7 +69,7 @@ def measure(given: Given) -> Iterator[Row]:
                 ran = through_node(trace, folder / "tasks.jsonl", policy, bag, environment)
                 row = compared(policy, trace, ran, bag)
                 summary = worst([*document["rows"], row], policy)
-                document["policies"] = {**document.get("policies", {}), policy: summary}
+                document["policies"] = {**document["policies"], policy: summary}
                 yield row
 
 
