@@ -117,7 +117,7 @@ def throughput(given: Given) -> Iterator[Case]:
                 f"{name} of {batch}": round(1e3 * seconds, 3)
                 for (name, batch), seconds in replica.engine.scheduler.profile.known().items()
             }
-            return {"setting": setting, "at_once": replica.most, **saturated, "micro_batch_ms": stages}
+            return {"setting": setting, "at_once": replica.limit, **saturated, "micro_batch_ms": stages}
 
     for setting in given.settings:
         yield lambda setting=setting: measured(setting)  # type: ignore[misc]

@@ -136,7 +136,7 @@ def against_measured() -> dict[str, Any]:
     (found,) = document["admission"]
     hz, within_s, seconds = document["hz"], document["within_s"], document["seconds"]
     curve = tuple(sorted((int(batch), 1e-3 * ms) for batch, ms in found["curve_ms"].items()))
-    known = Measured(curve, most=curve[-1][0], config=DEFAULT)
+    known = Measured(curve, limit=curve[-1][0], config=DEFAULT)
     model = ReplicaModel.of(known)
     length_s, warm_s = seconds["warm_up"] + seconds["window"], seconds["warm_up"]
 

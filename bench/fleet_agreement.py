@@ -18,8 +18,8 @@ import numpy as np
 
 from fleets.scheduled import ScheduledFleet, steady
 from run import Bench, Given, Row, main
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
-from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
+from vla_accel_ros.fleet.rules.rule import RuleOptions, rule_factory
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings, Simulation
@@ -41,12 +41,12 @@ def measure(given: Given) -> Iterator[Row]:
 
 
 def both(
-    policy: str, tasks: int, seed: int, options: PolicyOptions | None = None
+    policy: str, tasks: int, seed: int, options: RuleOptions | None = None
 ) -> dict[str, dict[str, float]]:
     """Figures of the node's scheduler and of the simulator, for the same tasks."""
     drawn, make = (
         Load.of(WORKLOADS[WORKLOAD], seed, tasks=tasks),
-        policy_factory(policy, options or PolicyOptions()),
+        rule_factory(policy, options or RuleOptions()),
     )
     replica = steady(DECISIONS_HZ, AT_ONCE)
     arrivals_s = drawn.arrivals_s(LOAD, replica).tolist()
@@ -88,7 +88,7 @@ def options(add: Callable[..., Any]) -> None:
     """Tasks, seeds and policies."""
     add("--tasks", type=int, default=1000, help="(default: %(default)s)")
     add("--seeds", type=int, default=3, help="(default: %(default)s)")
-    add("--policies", nargs="+", default=list(BUILT_IN[FLEET_POLICIES]), help="(default: all built-in ones)")
+    add("--policies", nargs="+", default=list(BUILT_IN[FLEET_RULES]), help="(default: all built-in ones)")
 
 
 ABOUT = {

@@ -24,8 +24,8 @@ import numpy as np
 from fleets.replicas import Undescribed
 from run import Bench, Given, Row, main
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.extensions import FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.extensions import FLEET_RULES, find, names
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
     ChunkRequest,
@@ -51,13 +51,13 @@ class Pipeline(Undescribed):
     """A replica that returns CHUNKS_HZ chunks a second; the owner of the clock finishes them."""
 
     def __init__(self) -> None:
-        self.name, self.most, self.network_s = "gpu", MOST, 0.0
+        self.name, self.limit, self.network_s = "gpu", MOST, 0.0
         self.profile = Profile({(SERVE, 1): 0.011, (SERVE, 4): 0.031, (SERVE, MOST): MOST / CHUNKS_HZ})
         self.begun: list[tuple[Future[Served], Round, EncodedObservation]] = []
         self.jobs = 0
 
     def room(self) -> int:
-        return self.most - self.jobs
+        return self.limit - self.jobs
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()
@@ -81,9 +81,9 @@ class Fleet:
         self.answers, self.waiting = 0, list[int]()
         self.attempts: dict[Round, int] = {}
         ports = Ports(lambda admission: None, self.called, self.answered)
-        rules = Rules(most_robots=2 * robots, load=1e9)
-        settings = Settings(gone_s=600.0, serve_s=60.0, burst=10**9, rules=rules)
-        make = find(FLEET_POLICIES, policy)
+        limits = Limits(most_robots=2 * robots, load=1e9)
+        settings = Settings(gone_s=600.0, serve_s=60.0, burst=10**9, limits=limits)
+        make = find(FLEET_RULES, policy)
         self.scheduler = FleetScheduler("bench", [self.replica], make, ports, settings)
         chance = np.random.default_rng(0)
         for index in range(robots):
@@ -180,7 +180,7 @@ def options(add: Callable[..., Any]) -> None:
     """Robots, steps and policies."""
     add("--robots", type=int, default=1000)
     add("--steps", type=int, default=4000, dest="count")
-    add("--policies", nargs="+", default=names(FLEET_POLICIES))
+    add("--policies", nargs="+", default=names(FLEET_RULES))
     add("--warm-up", type=float, default=15.0, dest="warm_up_s", help="seconds (default: %(default)s)")
 
 

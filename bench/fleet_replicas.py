@@ -94,7 +94,7 @@ def measure(given: Given) -> Iterator[Row | None]:
 def of_replicas(name: str, replicas: Sequence[Replica], given: Given) -> Row:
     """Both loads on these replicas."""
     robots = given.fleet
-    count = min(len(robots.names), math.ceil(MORE * sum(one.most for one in replicas)))
+    count = min(len(robots.names), math.ceil(MORE * sum(one.limit for one in replicas)))
     saturated = ask_again(replicas, robots, count, given.seconds, given.warm_up)
     count = given.robots * len(replicas)
     asked = given.hz, given.buffer, given.fleet_seconds, SEED

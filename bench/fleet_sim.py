@@ -31,14 +31,14 @@ import numpy as np
 from run import Bench, Given, Row, main
 from shared.intervals import change, doubling, interval
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.policies.kairos import HighestWaitRatio
-from vla_accel_ros.fleet.policies.policy import (
-    FleetPolicy,
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, find, names
+from vla_accel_ros.fleet.rules.kairos import HighestWaitRatio
+from vla_accel_ros.fleet.rules.rule import (
+    FleetRule,
     FleetSetup,
     InOrder,
-    PolicyOptions,
     ReplicaProfile,
+    RuleOptions,
 )
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
@@ -50,7 +50,7 @@ from vla_accel_ros.fleet.task import Task
 FIFO, LAS, KAIROS, AGED, SRPT, CLAIRVOYANT = (
     "fifo", "las", "kairos", "aged_remaining", "aged_srpt", "clairvoyant"
 )  # fmt: skip
-POLICIES = tuple(BUILT_IN[FLEET_POLICIES])
+POLICIES = tuple(BUILT_IN[FLEET_RULES])
 LOADS, LONG = (0.8, 1.2), 3
 TOP = {name: 2.4 if name == "mixed_fleet" else 1.6 for name in WORKLOADS}
 """The highest load."""
@@ -79,7 +79,7 @@ KAIROS_CHOICES: dict[str, dict[str, Any]] = {
     "100 buckets": {"kairos_buckets": 100},
 }
 """What the paper leaves open."""
-Make = Callable[[FleetSetup], FleetPolicy]
+Make = Callable[[FleetSetup], FleetRule]
 Samples = dict[str, np.ndarray]
 
 
@@ -153,7 +153,7 @@ def simulate(job: Job) -> dict[str, float]:
     name, horizon, load, policy, seed, tasks, variant = job
     workload = WORKLOADS[name]
     drawn = Load.of(workload, seed, horizon, tasks or workload.tasks * (LONG if load < 1.0 else 1))
-    make = clairvoyant(drawn) if policy == CLAIRVOYANT else find(FLEET_POLICIES, policy)
+    make = clairvoyant(drawn) if policy == CLAIRVOYANT else find(FLEET_RULES, policy)
     edge, cloud = assumed(workload), assumed(workload, **CLOUD_IS)
     replicas = {CLOUD: {"edge": edge, "cloud": cloud}, CLOUD_ALONE: {"cloud": cloud}}.get(
         variant, {"edge": edge}
@@ -257,9 +257,9 @@ def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterator[Row]:
             yield {"workload": name, "choice": title, **changes(runs[title], runs[""], metrics)}
 
 
-def _kairos(setup: FleetSetup, **choice: Any) -> FleetPolicy:
+def _kairos(setup: FleetSetup, **choice: Any) -> FleetRule:
     options = {name: choice.pop(name) for name in tuple(choice) if hasattr(setup.options, name)}
-    return HighestWaitRatio(replace(setup, options=PolicyOptions(**options)), **choice)
+    return HighestWaitRatio(replace(setup, options=RuleOptions(**options)), **choice)
 
 
 def closed(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
@@ -268,7 +268,7 @@ def closed(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
         each, own_seeds = 6 if quick else PER_ROBOT, seeds[:1] if robots > ONE_SEED else seeds
         base: dict[int, Samples] = {}
         for policy, horizon in (*((name, STATIC) for name in POLICIES), (KAIROS, DYNAMIC)):
-            make = find(FLEET_POLICIES, policy)
+            make = find(FLEET_RULES, policy)
             runs = {
                 tasks: collected(_closed(make, robots, seed, tasks, horizon) for seed in own_seeds)
                 for tasks in (each // 2, each)
@@ -289,7 +289,7 @@ def lengths(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
         for count in counts[:2] if quick else counts:
             base: Samples = {}
             for policy in POLICIES:
-                make = find(FLEET_POLICIES, policy)
+                make = find(FLEET_RULES, policy)
                 of = collected(
                     _closed(make, robots, seed, count)
                     if regime == "closed"
@@ -310,7 +310,7 @@ def deadlines(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     robots, each = 30, 2 if quick else PER_ROBOT // 2
     for policy in POLICIES:
         for passed_by in (True, False):
-            make = find(FLEET_POLICIES, policy)
+            make = find(FLEET_RULES, policy)
             make = make if passed_by else partial(_regardless, make)
             of = collected(
                 _closed(make, robots, seed, each, settings=Settings(within_s=WITHIN_S)) for seed in seeds
@@ -330,7 +330,7 @@ def _closed(
     return summarized(closed_fleet(drawn, make, robots, _edge(), settings))
 
 
-def _regardless(make: Make, setup: FleetSetup) -> FleetPolicy:
+def _regardless(make: Make, setup: FleetSetup) -> FleetRule:
     """A policy that also serves robots that cannot be answered in time."""
     policy: Any = make(setup)
     policy._in_time = lambda replica, ready, now_s: ready
@@ -340,8 +340,8 @@ def _regardless(make: Make, setup: FleetSetup) -> FleetPolicy:
 def decisions(times: int, robots: int = 1000) -> dict[str, dict[str, float]]:
     """Milliseconds of one decision while 1000 robots wait: CPU time, and wall time."""
     rows = {}
-    for name in names(FLEET_POLICIES):
-        chance, policy = random.Random(0), find(FLEET_POLICIES, name)(FleetSetup(_edge()))
+    for name in names(FLEET_RULES):
+        chance, policy = random.Random(0), find(FLEET_RULES, name)(FleetSetup(_edge()))
         ready = tuple(_waiting(f"/r{number}", chance) for number in range(robots))
         for _ in range(400):
             policy.ended(_waiting("/ended", chance).task, 0.0)

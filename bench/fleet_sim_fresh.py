@@ -19,9 +19,9 @@ from fleet_sim import AGED, CLAIRVOYANT, FIFO, METRICS, SRPT, TOP, changes, clai
 
 from run import Bench, Given, Row, main
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.policies.policy import FleetSetup
-from vla_accel_ros.fleet.policies.remaining import AgedRemaining
+from vla_accel_ros.extensions import FLEET_RULES, find
+from vla_accel_ros.fleet.rules.remaining import AgedRemaining
+from vla_accel_ros.fleet.rules.rule import FleetSetup
 from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, Make, open_loop
 from vla_accel_ros.fleet.simulator.workloads import WORKLOADS
@@ -67,7 +67,7 @@ def measure(given: Given) -> Iterator[Row]:
 def makers(drawn: Load) -> dict[str, Make]:
     """Functions that make each policy for these tasks."""
     rounds = {f"/r{number}": script.rounds for number, script in enumerate(drawn.scripts)}
-    ordinary = {name: find(FLEET_POLICIES, name) for name in (FIFO, AGED, SRPT)}
+    ordinary = {name: find(FLEET_RULES, name) for name in (FIFO, AGED, SRPT)}
     return {**ordinary, KNOWN: partial(Known, rounds=rounds), CLAIRVOYANT: clairvoyant(drawn)}
 
 

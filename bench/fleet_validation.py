@@ -29,7 +29,7 @@ from rclpy.node import Node
 from fleet_replay.robots import Ran, Robots
 from fleet_replay.tasks import make_tasks
 from run import Bench, Given, Row, main
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, open_loop
@@ -133,7 +133,7 @@ def simulate(policy: str, trace: Trace, link_s: float) -> Outcome:
     assert trace.step_s is not None
     what = Load(trace.scripts, trace.scripts, arrived_s=trace.arrived_s)
     settings = Settings(1.0 / trace.step_s, LEAD_S, link_s, STALE_S, call_s=CALL_S)
-    return open_loop(what, find(FLEET_POLICIES, policy), None, {"replay": profiles.recorded(trace)}, settings)
+    return open_loop(what, find(FLEET_RULES, policy), None, {"replay": profiles.recorded(trace)}, settings)
 
 
 def told(outcome: Outcome) -> dict[str, float]:

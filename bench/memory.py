@@ -36,9 +36,9 @@ from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.memory import memory
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.bench.memory import LiveBytes
 from vla_accel_ros.tools.bench.tiny import tiny_models
 

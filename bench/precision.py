@@ -25,7 +25,7 @@ from shared.timing import allocated_by, kernels_of, summary
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05
-from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS as PRECISIONS
+from vla_accel_ros.planning.work import ENGINE_PRECISIONS as PRECISIONS
 from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
 from vla_accel_ros.tools.options import chosen_model, model_option
 from vla_accel_ros.tools.provenance import provenance

@@ -23,7 +23,7 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
-OVER_THE_FILE = ("contract", "model", "trained_as", "policy", *FLEET_OPTIONS)
+OVER_THE_FILE = ("contract", "model", "trained_as", "rule", *FLEET_OPTIONS)
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -31,6 +31,7 @@ def generate_launch_description() -> LaunchDescription:
         ("namespace", "", "Namespace of the scheduler itself; robots are found in any."),
         ("params_file", str(share_path("config/fleet.yaml")), "Parameters of the scheduler (YAML)."),
         *launch_arguments("fleet_scheduler", OVER_THE_FILE),
+        ("policy", "", "Former name of rule."),
         *LAUNCH_ARGUMENTS,
         ("autostart", "true", "Configure and activate the node; false leaves that to a lifecycle manager."),
         ("respawn", "true", f"Start the node again {RESPAWN_DELAY_S:.0f} s after it died."),
@@ -44,7 +45,8 @@ def generate_launch_description() -> LaunchDescription:
 
 def scheduler(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     def given(name: str) -> str:
-        return LaunchConfiguration(name).perform(context)
+        value: str = LaunchConfiguration(name).perform(context)
+        return value or given("policy") if name == "rule" else value
 
     parameters = {
         parameter.name: ParameterValue(given(parameter.name), value_type=type(parameter.default))

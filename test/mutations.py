@@ -503,19 +503,19 @@ MUTATIONS = (
         "fleet: order of submission",
         "return range(len(ready))",
         "return range(len(ready), 0, -1)",
-        ("test_fleet_policies.py",),
+        ("test_fleet_rules.py",),
     ),
     Mutation(
         "fleet: least service",
         "[request.task.generated_s for",
         "[-request.task.generated_s for",
-        ("test_fleet_policies.py",),
+        ("test_fleet_rules.py",),
     ),
     Mutation(
         "fleet: oldest task",
         "[request.task.began_s for",
         "[-request.task.began_s for",
-        ("test_fleet_policies.py",),
+        ("test_fleet_rules.py",),
     ),
     Mutation(
         "fleet: slowdown",
@@ -542,20 +542,24 @@ MUTATIONS = (
         ("test_remaining.py",),
     ),
     Mutation(
-        "fleet: mean of what is left", "left.append(rest / more)", "left.append(rest)", ("test_work.py",)
+        "fleet: mean of what is left",
+        "remaining.append(total / more)",
+        "remaining.append(total)",
+        ("test_work.py",),
     ),
     Mutation("fleet: those that go on", "self._most(kind, done) - done)", "0.0)", ("test_work.py",)),
+    Mutation("fleet: emergencies alone", "max(priorities) >= EMERGENCY", "False", ("test_fleet_rules.py",)),
     Mutation(
-        "fleet: emergencies alone", "max(priorities) >= EMERGENCY", "False", ("test_fleet_policies.py",)
-    ),
-    Mutation(
-        "fleet: priorities", "late or max(priorities) > min(priorities)", "late", ("test_fleet_policies.py",)
+        "fleet: priorities",
+        "overdue or max(priorities) > min(priorities)",
+        "overdue",
+        ("test_fleet_rules.py",),
     ),
     Mutation(
         "fleet: bound on waiting",
         "for request in waiting]) < before_s",
         "for request in waiting]) < -math.inf",
-        ("test_fleet_policies.py",),
+        ("test_fleet_rules.py",),
     ),
     Mutation("fleet: placement", "sooner += other.limit * batches", "sooner += 0", ("test_placement.py",)),
     Mutation(

@@ -44,6 +44,8 @@ NEEDS_TORCH = {
     "fleet.replicas.local",  # has an engine
     "planning.measure",  # micro-benchmarks
     "planning.micro",
+    "planning.stages",  # runs modules on meta tensors
+    "planning.trace",
 }
 
 UNDESCRIBED = {"tools"}

@@ -1,4 +1,4 @@
-"""Extension points by name: model families, controllers, policies of engines and of fleets, horizons.
+"""Extension points by name: model families, controllers, policies of engines, rules of fleets, horizons.
 
 This package's own are listed in BUILT_IN, so adding one here means its code and one line below. Another
 package adds its own by an entry point of the same group, which is found once the package is installed:
@@ -11,8 +11,8 @@ package adds its own by an entry point of the same group, which is found once th
     my_policy = "my_package.policy:make"           # makes a policy from an engine.policies.policy.Setup
     [project.entry-points."vla_accel_ros.horizons"]
     my_horizon = "my_package.horizon:make"         # makes a control.horizon.HorizonPolicy from its numbers
-    [project.entry-points."vla_accel_ros.fleet_policies"]
-    my_order = "my_package.order:make"             # makes a policy from a fleet.policies.policy.FleetSetup
+    [project.entry-points."vla_accel_ros.fleet_rules"]
+    my_order = "my_package.order:make"             # makes a rule from a fleet.rules.rule.FleetSetup
 
 Nothing is imported before it is used.
 """
@@ -30,7 +30,9 @@ MODEL_FAMILIES = "vla_accel_ros.model_families"
 CONTROLLERS = "vla_accel_ros.controllers"
 POLICIES = "vla_accel_ros.policies"
 HORIZONS = "vla_accel_ros.horizons"
-FLEET_POLICIES = "vla_accel_ros.fleet_policies"
+FLEET_RULES = "vla_accel_ros.fleet_rules"
+OLD_GROUPS = {FLEET_RULES: "vla_accel_ros.fleet_policies"}
+"""Earlier names of groups, which other packages may still use."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,14 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "spread": "vla_accel_ros.control.horizon_rules:make_spread",
         "agreement": "vla_accel_ros.control.horizon_rules:make_agreement",
     },
-    FLEET_POLICIES: {
-        "fifo": "vla_accel_ros.fleet.policies.orders:FirstInFirstOut",
-        "las": "vla_accel_ros.fleet.policies.orders:LeastAttainedService",
-        "oldest": "vla_accel_ros.fleet.policies.orders:OldestTaskFirst",
-        "kairos": "vla_accel_ros.fleet.policies.kairos:HighestWaitRatio",
-        "gfair": "vla_accel_ros.fleet.policies.remaining:GatedFair",
-        "aged_remaining": "vla_accel_ros.fleet.policies.remaining:AgedRemaining",
-        "aged_srpt": "vla_accel_ros.fleet.policies.remaining:AgedSrpt",
+    FLEET_RULES: {
+        "fifo": "vla_accel_ros.fleet.rules.orders:FirstInFirstOut",
+        "las": "vla_accel_ros.fleet.rules.orders:LeastAttainedService",
+        "oldest": "vla_accel_ros.fleet.rules.orders:OldestTaskFirst",
+        "kairos": "vla_accel_ros.fleet.rules.kairos:HighestWaitRatio",
+        "gfair": "vla_accel_ros.fleet.rules.remaining:GatedFair",
+        "aged_remaining": "vla_accel_ros.fleet.rules.remaining:AgedRemaining",
+        "aged_srpt": "vla_accel_ros.fleet.rules.remaining:AgedSrpt",
     },
 }
 """Group -> name -> the object, or its reference as `module:name`."""
@@ -169,7 +171,8 @@ def _added(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return what other packages add, by name; several entries if packages conflict. Cached for the
     process."""
     added: dict[str, tuple[EntryPoint, ...]] = {}
-    for entry in entry_points(group=group):
+    groups = [name for name in (group, OLD_GROUPS.get(group)) if name]
+    for entry in (entry for name in groups for entry in entry_points(group=name)):
         if entry not in added.get(entry.name, ()):  # one package may be on the path twice
             added[entry.name] = (*added.get(entry.name, ()), entry)
     return added

@@ -33,13 +33,13 @@ class ReplayReplica(Undescribed):
 
     def __init__(self, trace: Trace, joints: int) -> None:
         assert trace.served_s is not None and trace.step_s is not None
-        self.name, self.most, self.network_s = "replay", 1, 0.0
+        self.name, self.limit, self.network_s = "replay", 1, 0.0
         self.profile = Profile({(SERVE, 1): trace.served_s})
         self._scripts, self._step_s, self._joints = trace.scripts, trace.step_s, joints
         self._timers: dict[Future[Served], threading.Timer] = {}
 
     def room(self) -> int:
-        return self.most - len(self._timers)
+        return self.limit - len(self._timers)
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         script = self._scripts[int(round.robot.removeprefix("/r"))]

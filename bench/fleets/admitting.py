@@ -108,6 +108,6 @@ def measured_fleet(
         "capacity_hz": round(known.capacity_hz, 2),
         "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.serve},
         "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.frames},
-        "at_once": known.most,
+        "at_once": known.limit,
         "windows": windows,
     }

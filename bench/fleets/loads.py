@@ -17,9 +17,9 @@ import numpy as np
 
 from fleets.serving import STEP_DT_S, Robots, round_of
 from shared.timing import summary
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.admission.forecast import Rhythm
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, ChunkRequest, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.serving.records import NOT_JUDGED, NOT_READY
@@ -36,7 +36,7 @@ def saturate(
 ) -> dict[str, Any]:
     """Chunks a second with always as many requests as the replica takes (or at_once), and the time of each
     request."""
-    room, lock = threading.Semaphore(at_once or replica.most), threading.Lock()
+    room, lock = threading.Semaphore(at_once or replica.limit), threading.Lock()
     done: list[tuple[float, float]] = []
     errors: list[BaseException] = []
 
@@ -55,7 +55,7 @@ def saturate(
         future = replica.serve(round_of(robot, number), robots.observed(robot, number // len(robots.names)))
         future.add_done_callback(partial(ended, sent_s=sent_s))
         number += 1
-    for _ in range(at_once or replica.most):
+    for _ in range(at_once or replica.limit):
         room.acquire()
     if errors:
         raise errors[0]
@@ -116,8 +116,8 @@ class Fleet:
     def __post_init__(self) -> None:
         ports = Ports(self._admit, self._call, self._answer, self._wake.set)
         # How many are admitted, and how often, is not measured here.
-        settings = Settings(burst=10**9, rules=Rules(most_robots=1024, load=1e6))
-        make = find(FLEET_POLICIES, "fifo")
+        settings = Settings(burst=10**9, limits=Limits(most_robots=1024, load=1e6))
+        make = find(FLEET_RULES, "fifo")
         self.scheduler = FleetScheduler("bench", self.replicas, make, ports, settings)
         for name in self.names:
             described = RobotDescription("bench", name, "", chunks_per_s=self.hz)

@@ -17,8 +17,7 @@ import numpy as np
 
 from fleets.replicas import Undescribed
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.admission.verdict import Rules
-from vla_accel_ros.fleet.policies.policy import FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
     ChunkRequest,
@@ -27,6 +26,7 @@ from vla_accel_ros.fleet.protocol import (
     Round,
 )
 from vla_accel_ros.fleet.replicas.replica import SERVE, Served
+from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports
 from vla_accel_ros.fleet.serving.settings import Settings as Serving
@@ -51,14 +51,14 @@ class SteadyReplica(Undescribed):
     second; the owner of the clock finishes them. scripts: the task of each robot, for the horizons."""
 
     def __init__(self, hz: float, at_once: int, rate_hz: float) -> None:
-        self.name, self.most, self.network_s = "gpu", at_once, 0.0
+        self.name, self.limit, self.network_s = "gpu", at_once, 0.0
         self.profile = steady(hz, at_once).profile
         self.scripts: dict[str, Script] = {}
         self.begun: list[tuple[Future[Served], Served]] = []
         self.jobs, self._step_s = 0, 1.0 / rate_hz
 
     def room(self) -> int:
-        return self.most - self.jobs
+        return self.limit - self.jobs
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()
@@ -81,7 +81,7 @@ class ScheduledFleet:
     replica. settings: of the simulator; lead_s is required."""
 
     def __init__(
-        self, make: Callable[[FleetSetup], FleetPolicy], hz: float, at_once: int, settings: Settings
+        self, make: Callable[[FleetSetup], FleetRule], hz: float, at_once: int, settings: Settings
     ) -> None:
         assert settings.lead_s is not None
         self._settings, self._lead_s, self._hz = settings, settings.lead_s, hz
@@ -95,7 +95,7 @@ class ScheduledFleet:
         ports = Ports(lambda admission: None, self._called, self._answered)
         serving = Serving(
             settings.stale_s, settings.call_s, gone_s=2 * LATE_S, serve_s=LATE_S,
-            rules=Rules(most_robots=1 << 16, load=1e9),
+            limits=Limits(most_robots=1 << 16, load=1e9),
         )  # fmt: skip
         self._scheduler = FleetScheduler("bench", [self._replica], make, ports, serving)
         self.outcome = Outcome(busy_s={"gpu": 0.0})

@@ -22,9 +22,9 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.policies.policy import Setup, chosen
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.admission.forecast import Rhythm
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
     ChunkRequest,
@@ -71,7 +71,7 @@ class SimulatedReplica(Undescribed):
         self, engine: Engine, config: EngineConfig, seed: int = 0, most: int = 0, name: str = "gpu"
     ) -> None:
         ahead = 2 * max(config.frames_together, 2)
-        self.name, self.network_s, self.most = name, 0.0, most or config.staggered + ahead
+        self.name, self.network_s, self.limit = name, 0.0, most or config.staggered + ahead
         self.config, self.profile = config, Profile()
         self.due_s, self._engine, self._steps = math.inf, engine, config.steps
         self._policy, self._chance = chosen(Setup(config, Profile())), np.random.default_rng([seed, 7])
@@ -80,7 +80,7 @@ class SimulatedReplica(Undescribed):
         self._running: MicroBatch | None = None
 
     def room(self) -> int:
-        return self.most - len(self._jobs)
+        return self.limit - len(self._jobs)
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         future: Future[Served] = Future()
@@ -145,7 +145,7 @@ class SimulatedReplica(Undescribed):
 def measure(engine: Engine, config: EngineConfig) -> SimulatedReplica:
     """A replica that is measured in the way of fleet/replicas/local.py."""
     found = SimulatedReplica(engine, config)
-    for batch in sorted({1, 2, 4, 8, 16, found.most} & set(range(found.most + 1))):
+    for batch in sorted({1, 2, 4, 8, 16, found.limit} & set(range(found.limit + 1))):
         replica, ends_s, now_s, numbers = SimulatedReplica(engine, config), list[float](), 0.0, count()
         waiting: list[Future[Served]] = []
         seen = EncodedObservation({}, {}, CHUNK[0], "", 0)
@@ -192,8 +192,8 @@ def play(
     """Run a fleet in simulated time; robots ask by a trace, but not before their last answer."""
     answers, calls, now_s = list[ChunkAnswer](), list[Round](), 0.0
     ports = Ports(lambda admission: None, calls.append, answers.append)
-    settings = Settings(rules=Rules(most_robots=4096, load=1e9))
-    scheduler = FleetScheduler("bench", replicas, find(FLEET_POLICIES, policy), ports, settings)
+    settings = Settings(limits=Limits(most_robots=4096, load=1e9))
+    scheduler = FleetScheduler("bench", replicas, find(FLEET_RULES, policy), ports, settings)
     names = [f"/robot{index}" for index in range(robots)]
     for name in names:
         scheduler.described(RobotDescription("bench", name, "", chunks_per_s=hz), 0.0)

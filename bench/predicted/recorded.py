@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vla_accel_ros.planning.device import Device, load
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.bench.planned import compared, row
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 from fleet_agreement import BATCHES, NODE, both, compared
 
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
-from vla_accel_ros.fleet.policies.policy import PolicyOptions
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
+from vla_accel_ros.fleet.rules.rule import RuleOptions
 
 TASKS = 500
-AGES_SOON = PolicyOptions(kairos_ageing_s=5.0)
-CASES = [(name, PolicyOptions()) for name in BUILT_IN[FLEET_POLICIES]]
+AGES_SOON = RuleOptions(kairos_ageing_s=5.0)
+CASES = [(name, RuleOptions()) for name in BUILT_IN[FLEET_RULES]]
 
 
 @cache

@@ -39,7 +39,7 @@ from shared.paired import bootstrap, gain
 from shared.roofline import Ceilings, Op, product
 from shared.timing import Pinned
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.kernels.block_shapes import ROWS
 from vla_accel_ros.models.calibration import products
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
@@ -377,7 +377,7 @@ def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
 
 def test_the_published_decisions_of_a_thousand_robots_take_a_millisecond_at_most() -> None:
     rows = result("fleet_decision")["steps"]
-    assert {row["robots"] for row in rows} == {1000} and len(rows) == 2 * len(BUILT_IN[FLEET_POLICIES])
+    assert {row["robots"] for row in rows} == {1000} and len(rows) == 2 * len(BUILT_IN[FLEET_RULES])
     assert max(row["cpu_ms"]["p99"] for row in rows) <= 1.0
     assert min(row["waiting"] for row in rows if row["fleet"] == "all wait") > 800
 
@@ -389,7 +389,7 @@ def test_the_published_predictions_of_admission_are_nearly_all_within_five_perce
 
 def test_node_and_simulator_agree_in_the_published_run() -> None:
     document = result("fleet_agreement")
-    assert [row["policy"] for row in document["rows"]] == list(BUILT_IN[FLEET_POLICIES])
+    assert [row["policy"] for row in document["rows"]] == list(BUILT_IN[FLEET_RULES])
     for row in document["rows"]:
         assert abs(row["apart"]["avg"]) <= 3.0 and abs(row["apart"]["p95"]) <= 5.0
 

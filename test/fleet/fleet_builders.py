@@ -7,8 +7,8 @@ from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.policies.policy import SERVE, FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.extensions import FLEET_RULES, find
+from vla_accel_ros.fleet.rules.rule import SERVE, FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.task import Task
 
 EDGE = "edge"
@@ -22,9 +22,9 @@ def make_replica(
     return ReplicaProfile(limit, Profile(known), network_s)
 
 
-def make_policy(name: str, replicas: Mapping[str, ReplicaProfile] | None = None) -> FleetPolicy:
+def make_policy(name: str, replicas: Mapping[str, ReplicaProfile] | None = None) -> FleetRule:
     """A built-in one; of one replica, EDGE, that takes one request at a time, unless others are given."""
-    return find(FLEET_POLICIES, name)(FleetSetup(replicas or {EDGE: make_replica()}))
+    return find(FLEET_RULES, name)(FleetSetup(replicas or {EDGE: make_replica()}))
 
 
 def make_request(robot: str, began_s: float = 0.0, kind: str = "reach", **told: Any) -> Request:

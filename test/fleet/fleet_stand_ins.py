@@ -36,13 +36,13 @@ class Fifo:
     """First in, first out, as many at once as `most`."""
 
     def __init__(self, most: int = 1) -> None:
-        self.most = most
+        self.limit = most
         self.took: list[float] = []
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        return MicroBatch(SERVE, tuple(ready[: self.most])) if ready else None
+        return MicroBatch(SERVE, tuple(ready[: self.limit])) if ready else None
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         self.took.append(took_s)
@@ -55,7 +55,7 @@ class TimedReplica:
     """Computes in given time; a chunk says whose it is: its actions are the state of its observation."""
 
     def __init__(self, name: str = "r", most: int = 1, takes_s: float = 0.1, network_s: float = 0.0) -> None:
-        self.name, self.most, self.takes_s, self.network_s = name, most, takes_s, network_s
+        self.name, self.limit, self.takes_s, self.network_s = name, most, takes_s, network_s
         self.profile = Profile({(SERVE, most): takes_s})
         self.known: set[str] = set()
         self.jobs: dict[Future[Served], tuple[Round, EncodedObservation]] = {}
@@ -67,7 +67,7 @@ class TimedReplica:
         self.questions: dict[Future[str], Round] = {}
 
     def room(self) -> int:
-        return 0 if self.dead else self.most - len(self.jobs)
+        return 0 if self.dead else self.limit - len(self.jobs)
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
         future: Future[Session | None] = Future()

@@ -8,12 +8,12 @@ from typing import Any
 
 from fleet_stand_ins import Fifo, Fleet, TimedReplica, make_request
 
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import EMERGENCY, ChunkRequest, Round
 from vla_accel_ros.fleet.serving.settings import Settings
 
 NAMES = tuple(f"/r{number}" for number in range(7))
-SETTINGS = Settings(stale_s=0.2, call_s=0.1, gone_s=3.0, serve_s=1.0, rules=Rules(most_robots=5))
+SETTINGS = Settings(stale_s=0.2, call_s=0.1, gone_s=3.0, serve_s=1.0, limits=Limits(most_robots=5))
 
 
 class Storm:

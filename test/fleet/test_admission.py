@@ -9,7 +9,7 @@ import pytest
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import (
-    Rules,
+    Limits,
     Verdict,
     admit,
     capacity_hz,
@@ -19,13 +19,13 @@ from vla_accel_ros.fleet.admission.verdict import (
 MEASURED = Measured.read(
     Profile({("serve", 1): 0.010, ("serve", 4): 0.020, ("serve", 8): 0.050, ("act.denoise", 1): 1e-6})
 )
-FEW = Rules(most_robots=3)
+FEW = Limits(most_robots=3)
 
 
-def taken(asked_hz: float, measured: Measured, rules: Rules) -> int:
+def taken(asked_hz: float, measured: Measured, limits: Limits) -> int:
     """How many robots are admitted at the rate they ask for, one after another."""
     promised: list[float] = []
-    while (verdict := admit(asked_hz, promised, capacity_hz([measured]), rules)).chunks_per_s == asked_hz:
+    while (verdict := admit(asked_hz, promised, capacity_hz([measured]), limits)).chunks_per_s == asked_hz:
         promised.append(verdict.chunks_per_s)
     return len(promised)
 
@@ -38,8 +38,8 @@ def test_a_replica_makes_what_its_best_batch_makes_and_replicas_add_up() -> None
 
 @pytest.mark.parametrize(("hz", "robots"), [(2.0, 45), (1.8, 50), (90.0, 1), (100.0, 0)])
 def test_as_many_fit_as_are_admitted_at_their_rate(hz: float, robots: int) -> None:
-    rules = Rules(most_robots=50, load=0.45)
-    assert robots_that_fit([MEASURED], hz, rules) == robots == min(50, taken(hz, MEASURED, rules))
+    limits = Limits(most_robots=50, load=0.45)
+    assert robots_that_fit([MEASURED], hz, limits) == robots == min(50, taken(hz, MEASURED, limits))
 
 
 def test_who_asks_for_more_than_is_left_is_slower_if_that_is_enough_for_it() -> None:
@@ -76,4 +76,4 @@ def test_a_rate_that_is_none_is_refused(asked: float) -> None:
 
 def test_who_tells_no_rate_is_counted_as_one_a_second() -> None:
     assert admit(0.0, [], 200.0) == Verdict(True, 1.0)
-    assert not admit(0.0, [1.0], 2.0, Rules(load=0.6)).admitted
+    assert not admit(0.0, [1.0], 2.0, Limits(load=0.6)).admitted

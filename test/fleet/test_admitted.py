@@ -11,7 +11,7 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission import forecast
 from vla_accel_ros.fleet.admission.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
 from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import Rules, Verdict, admit, robots_in_time
+from vla_accel_ros.fleet.admission.verdict import Limits, Verdict, admit, robots_in_time
 from vla_accel_ros.fleet.protocol import Admission
 from vla_accel_ros.fleet.serving.settings import Settings
 
@@ -31,8 +31,8 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make_fleet(within_s: float = WITHIN_S, most: int = 20, least: float = 0.5, factor: float = 1.0) -> Fleet:
     replica = TimedReplica(most=most)
     replica.profile = Profile({("serve", batch): factor * seconds for batch, seconds in H200.items()})
-    rules = Rules(most_robots=100, load=0.95, least=least, within_s=within_s)
-    return Fleet(replicas=[replica], settings=Settings(gone_s=1e6, stale_s=1e6, rules=rules))
+    limits = Limits(most_robots=100, load=0.95, least=least, within_s=within_s)
+    return Fleet(replicas=[replica], settings=Settings(gone_s=1e6, stale_s=1e6, limits=limits))
 
 
 def told(fleet: Fleet, robot: str) -> Admission:
@@ -149,9 +149,9 @@ def test_a_replica_that_got_slower_serves_fewer() -> None:
 def test_robots_of_other_rates_take_what_their_own_like_would() -> None:
     rates = {1.0: 50.0, 10.0: 100.0}  # chunks a second in time
     half = [1.0] * 25
-    verdict = admit(10.0, half, 1000.0, Rules(least=0.5), rates.__getitem__)
+    verdict = admit(10.0, half, 1000.0, Limits(least=0.5), rates.__getitem__)
     assert verdict == Verdict(True, 10.0)
-    assert not admit(10.0, half + [10.0] * 5, 1000.0, Rules(least=0.5), rates.__getitem__).admitted
+    assert not admit(10.0, half + [10.0] * 5, 1000.0, Limits(least=0.5), rates.__getitem__).admitted
 
 
 @pytest.mark.parametrize(("late", "count", "slower"), [(3, ENOUGH, 1.0), (40, ENOUGH, SLOWER), (9, 10, 1.0)])

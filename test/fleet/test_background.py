@@ -13,7 +13,7 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecasting, at_once, chunks_hz
 from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.serving.settings import Settings
 
 H200 = {1: 0.01096, 2: 0.019147, 4: 0.031063, 8: 0.053562, 16: 0.109558, 20: 0.135303}
@@ -52,11 +52,11 @@ def background(slow: Slow) -> Iterator[Background]:
 
 @pytest.fixture
 def make(background: Background) -> Callable[..., Fleet]:
-    def make(**rules: Any) -> Fleet:
+    def make(**limits: Any) -> Fleet:
         replica = TimedReplica(most=20)
         replica.profile = Profile({("serve", batch): seconds for batch, seconds in H200.items()})
-        given = Rules(**{"most_robots": 100, "load": 0.95, "within_s": 0.09, **rules})
-        settings = Settings(gone_s=1e6, stale_s=1e6, rules=given)
+        given = Limits(**{"most_robots": 100, "load": 0.95, "within_s": 0.09, **limits})
+        settings = Settings(gone_s=1e6, stale_s=1e6, limits=given)
         return Fleet(replicas=[replica], settings=settings, forecast=background)
 
     return make

@@ -40,7 +40,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 SERIAL = Measured(((1, 0.01), (4, 0.04)))
 H200 = Measured(
     ((1, 0.01096), (2, 0.019147), (4, 0.031063), (8, 0.053562), (16, 0.109558), (20, 0.135303)),
-    most=20,
+    limit=20,
     config=STAGGERED,
 )
 HZ, WITHIN_S = 3.0, 0.09
@@ -77,13 +77,13 @@ def test_the_model_runs_the_policy_that_the_engine_runs() -> None:
     assert isinstance(ReplicaModel.of(measured(BATCHES)).make(), Batches)
     assert isinstance(ReplicaModel.of(measured(STAGGERED)).make(), StaggeredChunks)
     assert type(maker(BATCHES)()) is type(ReplicaModel.of(measured(BATCHES)).make())
-    without = Measured(H200.serve, most=20)
+    without = Measured(H200.serve, limit=20)
     assert isinstance(ReplicaModel.of(without).make(), StaggeredChunks), "the options are not known"
 
 
 def test_frames_that_were_not_measured_are_about_what_they_would_be() -> None:
     known = measured(STAGGERED)
-    without = ReplicaModel.of(Measured(known.serve, (), known.most, known.config))
+    without = ReplicaModel.of(Measured(known.serve, (), known.limit, known.config))
     assert without.frames_s[1] == pytest.approx(known.frames[0][1], rel=0.2)
 
 
@@ -244,5 +244,5 @@ def test_about_as_many_fit_as_did_on_an_h200() -> None:
     """Which was one draw of phases; draws lie further apart than that (bench/fleet_admission.py)."""
     (found,) = json.loads((RESULTS / "fleet.json").read_text())["admission"]
     curve = tuple(sorted((int(batch), 1e-3 * ms) for batch, ms in found["curve_ms"].items()))
-    known = Measured(curve, most=curve[-1][0], config=STAGGERED)
+    known = Measured(curve, limit=curve[-1][0], config=STAGGERED)
     assert abs(robots_in_time(known, HZ, WITHIN_S) / found["most"] - 1.0) <= 0.12

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
-from vla_accel_ros.fleet.policies.kairos import LONGEST_S, HighestWaitRatio
-from vla_accel_ros.fleet.policies.policy import FleetSetup, PolicyOptions
+from vla_accel_ros.fleet.rules.kairos import LONGEST_S, HighestWaitRatio
+from vla_accel_ros.fleet.rules.rule import FleetSetup, RuleOptions
 
 SETUP = FleetSetup({EDGE: make_replica()})
 
@@ -56,7 +56,7 @@ def test_the_higher_bucket_goes_first_then_the_longer_execution():
 
 
 def setup_with(**options):
-    return FleetSetup(SETUP.replicas, PolicyOptions(**options))
+    return FleetSetup(SETUP.replicas, RuleOptions(**options))
 
 
 def test_a_request_that_waits_is_lifted_and_its_execution_scaled():
@@ -111,7 +111,7 @@ def test_numbers_that_cannot_be_are_refused():
     ]
     for name, value in wrong:
         with pytest.raises(ValueError, match=f"{name} is {value}"):
-            PolicyOptions(**{name: value})
+            RuleOptions(**{name: value})
     with pytest.raises(ValueError, match=r"first_execution_s is 0\.0"):
         HighestWaitRatio(SETUP, first_execution_s=0.0)
     assert make_policy("kairos")

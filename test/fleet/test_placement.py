@@ -8,7 +8,7 @@ import pytest
 from fleet_builders import make_policy, make_replica, make_request
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.policies.policy import SERVE, UNKNOWN_S, ReplicaProfile
+from vla_accel_ros.fleet.rules.rule import SERVE, UNKNOWN_S, ReplicaProfile
 
 
 def robots(batch):

@@ -9,7 +9,7 @@ import pytest
 from fleet_stand_ins import Fleet
 from storm import Storm
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Pair, Place
@@ -77,7 +77,7 @@ class Everybody(dict[str, Robot]):
 
 
 def make_storm(seed: int, policy: str, plain: bool) -> Storm:
-    storm = Storm(seed, find(FLEET_POLICIES, policy))
+    storm = Storm(seed, find(FLEET_RULES, policy))
     scheduler = storm.fleet.scheduler
     if plain:
         queue: Any = PlainQueue(scheduler._members)

@@ -128,7 +128,7 @@ def with_option(name: str, value: object) -> tuple[Any, ...]:
 def test_what_a_replica_says_of_itself_is_checked_too() -> None:
     good = (4711, 2, 10, 4, [(SERVE, 1, 0.1), (SERVE, 2, 0.15), (FRAMES, 1, 0.01)], 600_000, OPTIONS)
     started = data.started((OK, good))
-    assert (started.pid, started.most, started.updates, started.answers) == (4711, 2, 10, 4)
+    assert (started.pid, started.limit, started.updates, started.answers) == (4711, 2, 10, 4)
     assert started.profile.known() == {(SERVE, 1): 0.1, (SERVE, 2): 0.15, (FRAMES, 1): 0.01}
     assert started.config == EngineConfig(staggered=4, seed=7)
     assert data.started((OK, (*good[:-1], None))).config is None

@@ -7,7 +7,7 @@ import math
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
-from vla_accel_ros.fleet.policies.policy import FleetSetup, PolicyOptions, policy_factory
+from vla_accel_ros.fleet.rules.rule import FleetSetup, RuleOptions, rule_factory
 
 NAMES = ("gfair", "aged_remaining", "aged_srpt")
 
@@ -88,7 +88,7 @@ def test_the_slowdown_counts_by_its_square():
 def test_the_age_counts_by_the_power_that_is_given(exponent, most):
     """Twice as old (1 + age of 200 and 100), a task goes first with up to 2^exponent times the 5 rounds."""
     for left, expected in ((most - 0.5, "/old"), (most + 0.5, "/young")):
-        policy = policy_factory("aged_srpt", PolicyOptions(age_exponent=exponent))(
+        policy = rule_factory("aged_srpt", RuleOptions(age_exponent=exponent))(
             FleetSetup({EDGE: make_replica()})
         )
         for rounds in (2 + math.floor(left), 2 + math.ceil(left)):
@@ -101,4 +101,4 @@ def test_the_age_counts_by_the_power_that_is_given(exponent, most):
 def test_an_exponent_that_cannot_be_is_refused():
     for wrong in (-1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match=f"age_exponent is {wrong}"):
-            PolicyOptions(age_exponent=wrong)
+            RuleOptions(age_exponent=wrong)

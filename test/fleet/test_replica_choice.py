@@ -10,7 +10,7 @@ import pytest
 from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.dispatch import busy_s
@@ -28,7 +28,7 @@ def make_fleet(network_s: float = 0.2, robots: int = 6, **fields: Any) -> Fleet:
     edge = TimedReplica("edge", takes_s=0.1)
     cloud = TimedReplica("cloud", takes_s=0.1, network_s=network_s)
     names = [f"/r{number}" for number in range(robots)]
-    options = {"settings": PATIENT, "make": find(FLEET_POLICIES, "fifo"), **fields}
+    options = {"settings": PATIENT, "make": find(FLEET_RULES, "fifo"), **fields}
     return Fleet(*names, replicas=[edge, cloud], **options)
 
 
@@ -129,7 +129,7 @@ def test_who_was_called_for_the_edge_is_left_to_it_for_a_while() -> None:
 def test_what_is_on_its_way_back_takes_no_seat_of_a_distant_replica() -> None:
     fleet = make_fleet(network_s=0.5)
     cloud = fleet.replicas[1]
-    cloud.most, fleet.replica.dead = 2, True
+    cloud.limit, fleet.replica.dead = 2, True
     fleet.replica.die()
     cloud.profile = Profile({(SERVE, 1): 0.1})
     works: list[Work] = []
@@ -149,7 +149,7 @@ def engines(*each_s: float, robots: int = 12) -> Fleet:
     for one, takes_s in zip(replicas, each_s, strict=True):
         one.profile = Profile({(SERVE, batch): takes_s * batch for batch in (1, 2, 4, 8)})
     names = [f"/r{number}" for number in range(robots)]
-    return Fleet(*names, replicas=replicas, settings=PATIENT, make=find(FLEET_POLICIES, "fifo"))
+    return Fleet(*names, replicas=replicas, settings=PATIENT, make=find(FLEET_RULES, "fifo"))
 
 
 def shares(fleet: Fleet) -> list[int]:

@@ -77,7 +77,7 @@ def make(policy: Policy, contracts: dict[str, Contract]) -> Iterator[Callable[..
     for replica in made:
         replica.close()
         assert held_slots(replica.engine) == 0
-        assert replica.room() == replica.most
+        assert replica.room() == replica.limit
 
 
 def seen(robot: str, number: int = 0, **changes: Any) -> EncodedObservation:
@@ -144,7 +144,7 @@ def test_a_question_is_answered_as_an_engine_would_and_changes_no_bit_of_a_chunk
     answers = [
         replica.ask(round_of(robot, 50), seen(robot, 1, instruction="what is there")) for robot in JOINTS
     ]
-    assert replica.room() == replica.most  # they take no room of chunks
+    assert replica.room() == replica.limit  # they take no room of chunks
     assert_alike(replica.serve(round_of("/left"), seen("/left")).result(30).chunk, before)
     for robot, answer in zip(JOINTS, answers, strict=True):
         engine = Engine(embodiments(policy)[robot].policy, answer_tokens=6)
@@ -320,7 +320,7 @@ def test_how_long_it_takes_is_measured_before_it_serves(make: Callable[..., Loca
     profile = replica.measure(replace(as_observed("/left"), robot="/left"))
     known = profile.known()
     assert profile is replica.profile and set(known) == {(FRAMES, 1), (SERVE, 1), (SERVE, 2), (SERVE, 3)}
-    assert all(seconds > 0 for seconds in known.values()) and replica.room() == replica.most
+    assert all(seconds > 0 for seconds in known.values()) and replica.room() == replica.limit
 
 
 def test_a_result_that_is_read_before_its_callback_was_called_is_measured_too(

@@ -107,7 +107,7 @@ def know(one: RayReplica) -> None:
 
 def test_it_is_measured_where_it_runs_and_over_the_way_there(replicas) -> None:
     for one in replicas:
-        assert one.pid != os.getpid() and one.room() == one.most == 2 and one.updates == 4
+        assert one.pid != os.getpid() and one.room() == one.limit == 2 and one.updates == 4
         known = {(FRAMES, 1), (SERVE, 1), (SERVE, 2)}
         assert set(one.profile.known()) == known and one.config is not None and 0.0 < one.network_s < 1.0
 
@@ -227,12 +227,12 @@ def test_what_a_killed_replica_computed_is_computed_by_the_other_and_it_comes_ba
         os.kill(first.pid, signal.SIGSTOP)  # it is sure to have the request when it is killed
         ask("/left")
         scheduler.step(time.monotonic())
-        assert first.room() == first.most - 1
+        assert first.room() == first.limit - 1
         os.kill(first.pid, how)
         until(answered, 2.5 * SERVE_S)  # a deadline at most, and what the other takes
         assert answers[-1].chunk is not None, answers[-1].refusal
         assert answers[-1].replica == "b" and answers[-1].served_s < SERVE_S
-        until(lambda number=number: first.starts == number + 1 and first.room() == first.most)
+        until(lambda number=number: first.starts == number + 1 and first.room() == first.limit)
         for robot in ROBOTS:  # it knows them, without being told by the scheduler
             served = first.serve(Round("e", robot, 9, 0), seen(robot)).result(30)
             assert served.chunk.actions.shape[1] == len(seen(robot).state)

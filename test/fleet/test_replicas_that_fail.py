@@ -32,7 +32,7 @@ def test_a_replica_that_does_not_start_is_told_with_its_own_error_and_the_others
     try:
         assert "replica edge0" in caplog.text and "attempt 0: CUDA out of memory" in caplog.text
         edge, cloud = engines.replicas
-        assert cloud.room() == cloud.most == 2 and engines.updates == 4
+        assert cloud.room() == cloud.limit == 2 and engines.updates == 4
         with edge._changed:  # it is tried again
             assert edge._changed.wait_for(lambda: edge._serving, 120.0)
     finally:

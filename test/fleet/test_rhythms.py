@@ -13,7 +13,7 @@ from simulated_engine import BATCHES, measured
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.forecast import Room, at_once, room
-from vla_accel_ros.fleet.admission.verdict import Rules, admit
+from vla_accel_ros.fleet.admission.verdict import Limits, admit
 from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE
 from vla_accel_ros.fleet.serving.rhythms import LEAST, PAUSE, Asked
 from vla_accel_ros.fleet.serving.settings import Settings
@@ -78,16 +78,16 @@ class Told:
         return at_once(function, *arguments) if self.found is None else self.found
 
 
-def make_fleet(forecast: Told, replicas: int = 1, **rules: Any) -> Fleet:
+def make_fleet(forecast: Told, replicas: int = 1, **limits: Any) -> Fleet:
     """Robots that are served, by an engine with the policy `batches`."""
     known, made = measured(BATCHES), []
     times = {(SERVE, batch): seconds for batch, seconds in known.serve}
     times |= {(FRAMES, batch): seconds for batch, seconds in known.frames}
     for number in range(replicas):
-        made.append(TimedReplica(f"r{number}", most=known.most))
+        made.append(TimedReplica(f"r{number}", most=known.limit))
         made[-1].profile, made[-1].config = Profile(times), BATCHES
-    given = Rules(**{"most_robots": 100, "load": 0.95, "within_s": WITHIN_S, **rules})
-    settings = Settings(gone_s=1e6, stale_s=1e6, rules=given)
+    given = Limits(**{"most_robots": 100, "load": 0.95, "within_s": WITHIN_S, **limits})
+    settings = Settings(gone_s=1e6, stale_s=1e6, limits=given)
     fleet = Fleet(replicas=made, settings=settings, forecast=forecast)
     for number in range(ROBOTS):
         fleet.describe(f"/r{number}", chunks_per_s=HZ)
@@ -179,14 +179,14 @@ def test_with_several_replicas_it_is_what_is_expected_of_any() -> None:
 
 
 def test_a_part_of_its_rate_is_given_with_the_reason_or_none_if_that_is_too_little() -> None:
-    some = admit(10.0, [3.0] * 4, 200.0, Rules(within_s=0.09), room=Room(7.0, 0.97))
+    some = admit(10.0, [3.0] * 4, 200.0, Limits(within_s=0.09), room=Room(7.0, 0.97))
     assert some.admitted and some.chunks_per_s == 7.0
     assert some.reason == (
         "10 chunks a second are asked for, but beside the 4 robots that are served, as they ask now, 97 in "
         "100 chunks would come within 0.09 s, where 99 are wanted; it is served at that rate, 7 a second"
     )
-    few = admit(10.0, [3.0] * 4, 200.0, Rules(within_s=0.09), room=Room(4.0, 0.97))
+    few = admit(10.0, [3.0] * 4, 200.0, Limits(within_s=0.09), room=Room(4.0, 0.97))
     assert not few.admitted and few.reason.endswith("ask for fewer, or add a replica")
-    assert admit(10.0, [3.0] * 4, 200.0, Rules(within_s=0.09), room=Room(10.0, 1.0)).reason == ""
-    full = admit(10.0, [3.0] * 60, 200.0, Rules(within_s=0.09), room=Room(10.0, 1.0))
+    assert admit(10.0, [3.0] * 4, 200.0, Limits(within_s=0.09), room=Room(10.0, 1.0)).reason == ""
+    full = admit(10.0, [3.0] * 60, 200.0, Limits(within_s=0.09), room=Room(10.0, 1.0))
     assert not full.admitted and "of the 200 that the replicas make are left" in full.reason

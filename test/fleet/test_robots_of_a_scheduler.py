@@ -19,8 +19,8 @@ from fleet_stand_ins import (
     robots_of,
 )
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find, names
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.extensions import FLEET_RULES, find, names
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Round
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost
 from vla_accel_ros.fleet.serving.records import fairness
@@ -238,7 +238,7 @@ def test_one_slow_chunk_refuses_nobody() -> None:
 
 
 def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
-    settings = Settings(stale_s=99.0, rules=Rules(load=0.045))
+    settings = Settings(stale_s=99.0, limits=Limits(load=0.045))
     fleet = Fleet(replicas=[TimedReplica(takes_s=0.005)], settings=settings, burst=2)
     fleet.describe("/a", chunks_per_s=18.0)
     rate = fleet.told.admissions[0].chunks_per_s
@@ -252,13 +252,13 @@ def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
     assert 4.0 * rate - 3 <= len(fleet.told.chunks()) <= 4.0 * rate + 1
 
 
-@pytest.mark.parametrize("policy", names(FLEET_POLICIES))
+@pytest.mark.parametrize("policy", names(FLEET_RULES))
 def test_a_robot_that_asks_without_end_gets_the_rate_it_was_admitted_with_and_the_other_its_own(
     policy: str,
 ) -> None:
     replica, seconds, rates = TimedReplica(takes_s=0.1), 20.0, {"/greedy": 4.0, "/b": 5.0}  # of 10 a second
     settings = Settings(stale_s=99.0)
-    fleet = Fleet(replicas=[replica], settings=settings, make=find(FLEET_POLICIES, policy), burst=2)
+    fleet = Fleet(replicas=[replica], settings=settings, make=find(FLEET_RULES, policy), burst=2)
     for robot, rate_hz in rates.items():
         fleet.describe(robot, chunks_per_s=rate_hz)
         assert fleet.told.admissions[-1].chunks_per_s == rate_hz
@@ -291,7 +291,7 @@ def test_who_asks_more_often_than_it_was_admitted_for_is_told_so() -> None:
 
 
 def test_no_more_robots_are_kept_than_are_allowed() -> None:
-    fleet = Fleet(settings=Settings(rules=Rules(most_robots=2)))
+    fleet = Fleet(settings=Settings(limits=Limits(most_robots=2)))
     for number in range(100):
         fleet.describe(f"/r{number}")
     assert len(fleet.replica.known) == 2 and len(fleet.scheduler.robots()) <= 4

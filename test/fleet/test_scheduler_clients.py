@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from fleet_stand_ins import ACTIONS, STEP_S, TimedReplica
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.extensions import FLEET_RULES, find
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import (
     Admission,
     ChunkAnswer,
@@ -40,9 +40,9 @@ class Fleet:
         self.finish_s: float | None = None
         self.events: list[tuple[float, int, Callable[[], object]]] = []
         self.order = itertools.count()
-        make = find(FLEET_POLICIES, "kairos")
+        make = find(FLEET_RULES, "kairos")
         ports = Ports(self.admit, self.call, self.answer)
-        self.scheduler = FleetScheduler("s", [self.replica], make, ports, Settings(rules=Rules(load=10.0)))
+        self.scheduler = FleetScheduler("s", [self.replica], make, ports, Settings(limits=Limits(load=10.0)))
         self.clients: dict[str, tuple[int, FleetClient]] = {}
         self.taken = dict.fromkeys(range(robots), 0)
         self.ages_s: list[float] = []

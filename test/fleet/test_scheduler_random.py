@@ -32,7 +32,7 @@ def test_no_chunk_for_a_wrong_robot_no_request_answered_twice_nothing_left(seed:
     answered = collections.Counter((answer.round, answer.attempt) for answer in answers)
     assert sum(storm.answered.values()) == len(chunks) and max(storm.answered.values()) == 1
     assert all(count <= storm.delivered[key] for key, count in answered.items())
-    assert 5 <= storm.most_records <= 2 * SETTINGS.rules.most_robots
+    assert 5 <= storm.most_records <= 2 * SETTINGS.limits.most_robots
     assert storm.fleet.told.calls
 
     for one in storm.replicas:

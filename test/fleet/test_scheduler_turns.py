@@ -7,7 +7,7 @@ import math
 import pytest
 from fleet_stand_ins import ACTIONS, Fifo, Fleet, TimedReplica, robots_of
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find, names
+from vla_accel_ros.extensions import FLEET_RULES, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.serving.settings import Settings, read_priorities
 from vla_accel_ros.fleet.task import Task
@@ -297,9 +297,9 @@ def test_a_policy_is_told_what_ran_once_and_which_tasks_are_over() -> None:
     assert policy.over == [0, 4]
 
 
-@pytest.mark.parametrize("name", names(FLEET_POLICIES))
+@pytest.mark.parametrize("name", names(FLEET_RULES))
 def test_every_policy_serves_all_that_ask(name: str) -> None:
-    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], make=find(FLEET_POLICIES, name))
+    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], make=find(FLEET_RULES, name))
     for number in range(20):
         for robot in ("/a", "/b", "/c"):
             fleet.ask(robot, number, sent_s=fleet.now_s)

@@ -10,16 +10,16 @@ import pytest
 from fleet_builders import EDGE, make_replica
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES, find
-from vla_accel_ros.fleet.policies.policy import InOrder, ReplicaProfile
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, find
+from vla_accel_ros.fleet.rules.rule import InOrder, ReplicaProfile
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, WORKLOADS, Script
 
-NAMES = tuple(BUILT_IN[FLEET_POLICIES])
-FIFO = find(FLEET_POLICIES, "fifo")
+NAMES = tuple(BUILT_IN[FLEET_RULES])
+FIFO = find(FLEET_RULES, "fifo")
 NEAR = Settings(link_s=0.0)
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_lost_or_done_twice(workload, policy):
         drawn = Load.of(what, seed, horizon, tasks=60)
         settings = Settings(elastic=bool(seed), lead_s=None if seed else 0.5)
         replicas = {EDGE: assumed(what), "cloud": assumed(what, 2.0, 0.2)} if seed else {EDGE: assumed(what)}
-        whole(open_loop(drawn, find(FLEET_POLICIES, policy), 2.0, replicas, settings), drawn.scripts)
+        whole(open_loop(drawn, find(FLEET_RULES, policy), 2.0, replicas, settings), drawn.scripts)
 
 
 def test_nothing_is_lost_in_random_fleets():
@@ -154,7 +154,7 @@ def test_nothing_is_lost_in_random_fleets():
             )
             for k in range(chance.randint(1, 3))
         }
-        simulation = Simulation(replicas, find(FLEET_POLICIES, chance.choice(NAMES)), settings)
+        simulation = Simulation(replicas, find(FLEET_RULES, chance.choice(NAMES)), settings)
         if chance.random() < 0.5:
             whole(simulation.open(scripts, sorted(chance.uniform(0, 5) for _ in scripts)), scripts)
         else:
@@ -166,7 +166,7 @@ def test_the_same_run_comes_out_the_same(policy):
     what = WORKLOADS["mixed_fleet"]
     replicas = {EDGE: assumed(what), "cloud": assumed(what, 2.0, 0.2)}
     runs = [
-        figures(open_loop(Load.of(what, 3, DYNAMIC, 80), find(FLEET_POLICIES, policy), 2.0, replicas))
+        figures(open_loop(Load.of(what, 3, DYNAMIC, 80), find(FLEET_RULES, policy), 2.0, replicas))
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
@@ -176,7 +176,7 @@ def test_policies_do_not_change_what_is_simulated():
     """The profiles that policies learn from are their own."""
     replicas = {EDGE: make_replica(2)}
     before = replicas[EDGE].profile.known()
-    Simulation(replicas, find(FLEET_POLICIES, "gfair")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
+    Simulation(replicas, find(FLEET_RULES, "gfair")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
     assert replicas[EDGE].profile.known() == before
 
 
@@ -267,7 +267,7 @@ def test_a_run_that_would_never_end_says_why():
 def closed_figures(policy, per_robot, robots=50, seed=0):
     what = WORKLOADS["libero_pi05"]
     drawn = Load.of(what, seed, tasks=per_robot * robots)
-    return figures(closed_fleet(drawn, find(FLEET_POLICIES, policy), robots, {EDGE: assumed(what)}))
+    return figures(closed_fleet(drawn, find(FLEET_RULES, policy), robots, {EDGE: assumed(what)}))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "kairos", "oldest", "aged_remaining", "aged_srpt"])
@@ -298,7 +298,7 @@ def test_the_longer_a_burst_the_more_an_order_gains():
     for tasks in (150, 600):
         drawn, replicas = Load.of(what, 0, tasks=tasks), {EDGE: assumed(what)}
         fifo, remaining = (
-            figures(open_loop(drawn, find(FLEET_POLICIES, name), 1.6, replicas))
+            figures(open_loop(drawn, find(FLEET_RULES, name), 1.6, replicas))
             for name in ("fifo", "aged_remaining")
         )
         assert not fifo["stationary"] and fifo["tasks_per_robot"] == 1
@@ -335,7 +335,7 @@ def test_a_task_waits_for_its_first_chunk_moves_and_stands(policy):
     """Nothing else makes up its latency."""
     what = WORKLOADS["libero_pi05"]
     drawn = Load.of(what, 0, tasks=80)
-    found = figures(open_loop(drawn, find(FLEET_POLICIES, policy), 1.6, {EDGE: assumed(what)}))
+    found = figures(open_loop(drawn, find(FLEET_RULES, policy), 1.6, {EDGE: assumed(what)}))
     motion_s = sum(script.actions for script in drawn.scripts) / len(drawn.scripts) / 30.0
     standing_s = found["first_wait_s"]["avg"] + found["stall_s"]["avg"]
     assert found["latency_s"]["avg"] == pytest.approx(motion_s + standing_s, abs=1e-6)

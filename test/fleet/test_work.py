@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vla_accel_ros.fleet.policies.work import FIRST, LONGEST, Rounds, left_after
+from vla_accel_ros.fleet.rules.work import FIRST, LONGEST, Rounds, left_after
 
 
 def test_the_mean_of_what_those_with_more_rounds_needed_further():

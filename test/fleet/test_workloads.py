@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fleet_builders import make_replica
 
-from vla_accel_ros.fleet.policies.policy import SERVE
+from vla_accel_ros.fleet.rules.rule import SERVE
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.traces import RecordedRound
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, Script, draw

@@ -170,7 +170,7 @@ def test_scheduler_starts_itself_for_one_model() -> None:
     assert usual.name == usual.executable == "fleet_scheduler" and usual.kind is stand_in.LifecycleNode
     assert usual.parameters == {"autostart": True} and usual.respawn
     (fifo,) = stand_in.start(FLEET, model="7", policy="fifo", staggered="4", autostart="false")
-    assert fifo.parameters == {"model": "7", "policy": "fifo", "staggered": 4, "autostart": False}
+    assert fifo.parameters == {"model": "7", "rule": "fifo", "staggered": 4, "autostart": False}
 
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO], ids=lambda path: path.name)

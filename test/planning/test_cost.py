@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from attentions import attention
 
 from vla_accel_ros.kernels.block_shapes import chosen
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT
@@ -20,7 +21,6 @@ from vla_accel_ros.planning.operations import (
     SDPA,
     Kind,
     Op,
-    attention,
     of_rows,
     one_pass,
     product,

@@ -17,8 +17,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
 from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.planning.families.find import check_work
-from vla_accel_ros.planning.families.work import ENGINE_PRECISIONS, Work
+from vla_accel_ros.planning.work import ENGINE_PRECISIONS, Work, check_work
 
 
 def _refused(check: Callable[[str], None]) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vla_accel_ros.planning.device import load
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.work import Work
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "jetson.md").read_text()
 

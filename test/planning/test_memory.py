@@ -22,10 +22,10 @@ from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
 from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
-from vla_accel_ros.planning.families.find import weight_bytes
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory, parts
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.stages import weight_parts
+from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.bench.memory import LiveBytes, holding
 from vla_accel_ros.tools.bench.subjects import random_model
 
@@ -70,7 +70,7 @@ def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_bo
 ) -> None:
     with LiveBytes() as counted:
         model = random_model(replace(SIZES, kind=kind), CPU, dtype=BF16)
-        assert counted.held.present == pytest.approx(weight_bytes(model.config), rel=1e-3)
+        assert counted.held.present == pytest.approx(sum(weight_parts(model.config).values()), rel=1e-3)
         gc.collect()
         counted.reset_peak()
         stages = build(model, precision)

@@ -23,13 +23,12 @@ from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
-from vla_accel_ros.planning.families.find import operations
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.fleet import BUSY, plan_fleet
 from vla_accel_ros.planning.memory import copies, kv_bytes
 from vla_accel_ros.planning.plan import SPARE, make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import SEATS, Wanted, judge
+from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.bench.memory import holding
 
 H200, ORIN = load("h200"), load("orin-agx-64")
@@ -73,21 +72,6 @@ def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     fewer.vision(model)
     fewer.prefix(fold_prefix(model.language_model).layers, model.language_model)
     assert mixed - int4 == fewer.nbytes == fast - exact
-
-
-def test_int8_products_are_planned_where_stages_have_them() -> None:
-    ops = operations(PI05, Work(precision="w8a8"))
-    for name in ("encode", "prefill", "denoise", "decode"):
-        products = {op.name: op for op in ops[name] if op.compute == "int8"}
-        last = {"last k, v"} if name == "prefill" else set[str]()
-        matrices = {"fc1", "fc2"} if name == "encode" else {"gate and up", "down"}
-        assert products.keys() == {"qkv", "o"} | matrices | last
-        assert any(op.name.startswith("round") for op in ops[name])
-    several = operations(PI05, Work(precision="w8a8", batch=8))
-    assert not any(op.compute == "int8" for op in several["denoise"])
-    openvla = operations(MODELS["openvla"], Work(precision="w8a8"))
-    assert not any(op.compute == "int8" for op in openvla["encode"])
-    assert sum(op.compute == "int8" for op in openvla["prefill"]) == 4
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])

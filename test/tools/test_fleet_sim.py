@@ -41,7 +41,7 @@ def test_recorded_tasks_on_a_profile(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--policy", "magic"), "'magic' is none of vla_accel_ros.fleet_policies (fifo, las"),
+        (("--policy", "magic"), "'magic' is none of vla_accel_ros.fleet_rules (fifo, las"),
         (("--load", "-1"), "the load is -1.0"),
         (("--robots", "0"), "there are 0 robots"),
         (("--tasks", "0"), "--tasks is 0"),

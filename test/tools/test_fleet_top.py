@@ -30,7 +30,7 @@ def say(name: str, message: str = "", **values: object) -> Line:
 
 
 def queue(namespace: str = "") -> Line:
-    values = {"policy": "kairos", "chunks promised [1/s]": 2.86, "chunks possible [1/s]": 9.5}
+    values = {"rule": "kairos", "chunks promised [1/s]": 2.86, "chunks possible [1/s]": 9.5}
     return say(f"{namespace}fleet_scheduler: queue", "2 robots are served, 0 refused", **values)
 
 
@@ -72,7 +72,7 @@ def test_a_row_has_what_scheduler_and_robot_say(board):
         "/left", "idle", "running", 0.7, 0.012, 0.09, 0.125, 0.0, 1.43, answered=7, missed=0, well=True
     )
     scheduler = board.scheduler(10.5)
-    assert (scheduler.well, scheduler.policy, scheduler.replicas) == (True, "kairos", ("local",))
+    assert (scheduler.well, scheduler.rule, scheduler.replicas) == (True, "kairos", ("local",))
     assert (scheduler.promised_hz, scheduler.possible_hz) == (2.86, 9.5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from rclpy.serialization import serialize_message
 
 from vla_accel_msgs.msg import ActionChunk, FleetAnswer, FleetRequest
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, open_loop
@@ -92,7 +92,7 @@ def test_a_recorded_fleet_is_simulated_as_it_was(tmp_path: Path, capsys: pytest.
     ]
     made = traces.of_rounds(rounds)
     replica = {"edge": profiles.recorded(made)}
-    simulation = Taped(replica, find(FLEET_POLICIES, "kairos"), SETTINGS)
+    simulation = Taped(replica, find(FLEET_RULES, "kairos"), SETTINGS)
     simulation.tape = Tape(tmp_path / "bag")
     arrivals_s = [0.25 * number for number in range(25)]
     before = simulation.open(made.scripts, arrivals_s)
@@ -109,7 +109,7 @@ def test_a_recorded_fleet_is_simulated_as_it_was(tmp_path: Path, capsys: pytest.
         assert one.served_s == pytest.approx(other.served_s, abs=1e-6)
     again = open_loop(
         Load(found.scripts, found.scripts, arrived_s=found.arrived_s),
-        find(FLEET_POLICIES, "kairos"), None, {"edge": profiles.recorded(found)}, SETTINGS,
+        find(FLEET_RULES, "kairos"), None, {"edge": profiles.recorded(found)}, SETTINGS,
     )  # fmt: skip
     assert again.served == before.served
     old, new = figures(before)["latency_s"], figures(again)["latency_s"]

@@ -54,11 +54,11 @@ class RobotDescription:
 
     def check_lengths(self) -> None:
         """Raises ValueError if a text is too long to be read."""
-        for name, most in MOST_LETTERS.items():
-            if len(text := getattr(self, name)) > most:
+        for name, limit in MOST_LETTERS.items():
+            if len(text := getattr(self, name)) > limit:
                 raise ValueError(
                     f"the contract of {self.robot} cannot be read: `{name}` of fleet/robot has {len(text)} "
-                    f"letters, more than {most} letters; shorten it"
+                    f"letters, more than {limit} letters; shorten it"
                 )
 
 
@@ -89,7 +89,7 @@ class EncodedObservation:
     @property
     def size(self) -> int:
         """Bytes of its images."""
-        return sum(len(one) if isinstance(one, bytes) else one.nbytes for one in self.images.values())
+        return sum(len(image) if isinstance(image, bytes) else image.nbytes for image in self.images.values())
 
 
 @dataclass(frozen=True)

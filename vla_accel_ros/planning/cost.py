@@ -82,8 +82,8 @@ def total(ops: Iterable[Op], device: Device) -> Time:
     shares: dict[str, float] = {}
     for time in times:
         shares[time.bound] = shares.get(time.bound, 0.0) + time.us
-    most = max(shares, key=lambda name: shares[name])
-    return Time(sum(t.us for t in times), sum(t.low_us for t in times), sum(t.high_us for t in times), most)
+    bound = max(shares, key=lambda name: shares[name])
+    return Time(sum(t.us for t in times), sum(t.low_us for t in times), sum(t.high_us for t in times), bound)
 
 
 def _parts(op: Op, device: Device) -> tuple[float, float, float]:
@@ -193,7 +193,7 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
         return []
     key = (device.gemm, device.sms, device.capability, *(number.value for number in device.numbers.values()))
     if key not in _RATIOS:
-        made = []
+        ratios = []
         for shape in device.gemm:
             m, n, k = shape_of(shape)
             if shape.dtype in (SDPA, PACKED):
@@ -202,8 +202,8 @@ def _ratios(device: Device) -> list[tuple[Shape, float]]:
                 dtype, _, by = shape.dtype.partition(" ")
                 op = product("measured", 1, m, n, k, dtype, by=by)
             start, memory, arithmetic = _parts(op, device)
-            made.append((shape, shape.us / (start + joined(op, memory, arithmetic))))
-        _RATIOS[key] = made
+            ratios.append((shape, shape.us / (start + joined(op, memory, arithmetic))))
+        _RATIOS[key] = ratios
     return _RATIOS[key]
 
 

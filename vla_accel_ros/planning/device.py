@@ -122,18 +122,18 @@ class Device:
             raise ValueError(
                 f"{self.title} has no power mode {mode!r}; it has {', '.join(self.modes) or 'none'}."
             )
-        chosen, made = self.modes[mode], {}
+        shares, numbers = self.modes[mode], {}
         for name, number in self.numbers.items():
             factor = 1.0
             if name.endswith("_tflops"):
-                factor = chosen.clock * chosen.sms
+                factor = shares.clock * shares.sms
             elif name == "bandwidth_gb_s":
-                factor = chosen.memory
-            elif name.endswith(("start_us", "chunk_us")) and chosen.clock > 0:
-                factor = 1.0 / chosen.clock
-            made[name] = number.scaled(factor)
-        sms = max(1, round(self.sms * chosen.sms))
-        return replace(self, numbers=made, sms=sms, watts=chosen.watts, mode=mode, gemm=(), like=None)
+                factor = shares.memory
+            elif name.endswith(("start_us", "chunk_us")) and shares.clock > 0:
+                factor = 1.0 / shares.clock
+            numbers[name] = number.scaled(factor)
+        sms = max(1, round(self.sms * shares.sms))
+        return replace(self, numbers=numbers, sms=sms, watts=shares.watts, mode=mode, gemm=(), like=None)
 
 
 def names() -> list[str]:
@@ -163,7 +163,7 @@ def read(data: Any, where: str) -> Device:
     if not isinstance(data, dict):
         raise ValueError(f"{where} is no device file: it must be a mapping.")
     try:
-        numbers = {name: _number(name, given, where) for name, given in data["numbers"].items()}
+        numbers = {name: _number(name, entry, where) for name, entry in data["numbers"].items()}
         missing = NUMBERS.keys() - numbers.keys() - set(OPTIONAL)
         if missing:
             raise ValueError(f"{where} lacks {', '.join(sorted(missing))}.")
@@ -178,10 +178,10 @@ def read(data: Any, where: str) -> Device:
             watts=_amount(data, "watts", where),
             numbers=numbers,
             modes={
-                str(name): _mode(given, f"{where}, mode {name}")
-                for name, given in (data.get("modes") or {}).items()
+                str(name): _mode(entry, f"{where}, mode {name}")
+                for name, entry in (data.get("modes") or {}).items()
             },
-            gemm=tuple(_shape(given, where) for given in data.get("gemm") or ()),
+            gemm=tuple(_shape(entry, where) for entry in data.get("gemm") or ()),
             like=load(str(data["like"])) if "like" in data else None,
         )
     except KeyError as error:

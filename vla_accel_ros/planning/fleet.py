@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.memory import FRAME, memory, room
 from vla_accel_ros.planning.plan import make_plan
+from vla_accel_ros.planning.work import Sizes, Work
 
 BATCHES = (1, 2, 4, 8, 16)
 BUSY = 0.75

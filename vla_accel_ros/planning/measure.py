@@ -16,8 +16,6 @@ import torch
 
 from vla_accel_ros.planning.cost import waves_us
 from vla_accel_ros.planning.device import Device, Number, Shape
-from vla_accel_ros.planning.families.find import Sizes, operations
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.micro import (
     attention_us,
     bandwidth_gb_s,
@@ -28,6 +26,8 @@ from vla_accel_ros.planning.micro import (
 )
 from vla_accel_ros.planning.operations import GATED, PACKED, ROWS, SDPA, Kind, Op, of_rows, product
 from vla_accel_ros.planning.rows import steps, tile
+from vla_accel_ros.planning.stages import operations
+from vla_accel_ros.planning.work import Sizes, Work
 
 LARGE = 4096
 HERE = "measured"
@@ -46,29 +46,29 @@ def shapes(
 ) -> list[Shape]:
     """Return the dense products of the models' stages in each dtype, each once, without times, grouped by
     dtype."""
-    found: dict[tuple[int, int, int, str], Shape] = {}
-    given, counts = list(models), list(views)
+    by_size: dict[tuple[int, int, int, str], Shape] = {}
+    models_given, counts = list(models), list(views)
     for dtype in dtypes:
-        for op in _operations(given, counts, prompt, COMPUTED[dtype]):
-            least = LEAST_ROWS.get(dtype, 1)
+        for op in _operations(models_given, counts, prompt, COMPUTED[dtype]):
+            least_rows = LEAST_ROWS.get(dtype, 1)
             if (
                 op.kind is Kind.DENSE
                 and op.compute == dtype
                 and op.by in ("", ROWS, GATED)
-                and op.rows >= least
+                and op.rows >= least_rows
             ):
                 key = (op.rows, op.columns, op.inner, dtype)
-                found[key] = Shape(*key, 0.0)
-    return list(found.values())
+                by_size[key] = Shape(*key, 0.0)
+    return list(by_size.values())
 
 
 def attentions(models: Iterable[Sizes], views: Iterable[int], prompt: int = 20) -> list[Op]:
     """Return the attentions of many rows that planning.micro can launch, each once."""
-    found: dict[tuple[int, int, int, str], Op] = {}
+    by_size: dict[tuple[int, int, int, str], Op] = {}
     for op in _operations(list(models), list(views), prompt, "exact"):
         if op.by in (SDPA, PACKED) and op.rows > op.heads:
-            found[op.rows, op.columns, op.inner, op.by] = op
-    return list(found.values())
+            by_size[op.rows, op.columns, op.inner, op.by] = op
+    return list(by_size.values())
 
 
 def _operations(models: list[Sizes], views: list[int], prompt: int, precision: str) -> Iterator[Op]:
@@ -99,7 +99,7 @@ def measure(
     sustained share. rows: dtypes of 8-bit rows, "int8", whose own kernel is measured at rows_of:
     rows, columns and inner dimension of a large product with its gate, and of one for few rows.
     """
-    began = time.monotonic()
+    start_s = time.monotonic()
     numbers = dict(base.numbers)
     bandwidth = bandwidth_gb_s(device, megabytes)
     numbers["bandwidth_gb_s"] = _number(bandwidth, 0.03, f"a kernel that reads and writes {megabytes} MB")
@@ -110,33 +110,33 @@ def measure(
         say(f"a pass over rows was not measured: {_first_line(error)}")
     words = "the mean of a norm's and a rotation's launches in plain torch, in a graph"
     numbers["plain_start_us"] = _number(max(plain_us(device), 0.05), 0.15, words)
-    found: list[Shape] = []
+    measured_shapes: list[Shape] = []
     for op in read:
         try:
             us = attention_us(op, device)
         except (RuntimeError, ImportError) as error:
             say(f"attention {op.by} of {op.rows} x {op.inner} was not measured: {_first_line(error)}")
             continue
-        found.append(Shape(op.rows, op.columns, op.inner, op.by, round(us, 3)))
+        measured_shapes.append(Shape(op.rows, op.columns, op.inner, op.by, round(us, 3)))
     for number, shape in enumerate(wanted):
-        if time.monotonic() - began > seconds:
+        if time.monotonic() - start_s > seconds:
             say(f"{len(wanted) - number} of {len(wanted)} shapes were left out after {seconds:g} s")
             break
         measured = product_us(shape.m, shape.n, shape.k, shape.dtype, device)
         if measured is None:
             say(f"{shape.dtype} product {shape.m} x {shape.n} x {shape.k} cannot be computed here")
         else:
-            found.append(replace(shape, us=round(measured, 3)))
-    here = base
+            measured_shapes.append(replace(shape, us=round(measured, 3)))
+    current = base
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         capability = 10 * properties.major + properties.minor
-        here = replace(base, sms=properties.multi_processor_count, capability=capability)
-    for dtype in dict.fromkeys(shape.dtype for shape in found if shape.dtype in COMPUTED):
+        current = replace(base, sms=properties.multi_processor_count, capability=capability)
+    for dtype in dict.fromkeys(shape.dtype for shape in measured_shapes if shape.dtype in COMPUTED):
         name, sustained = f"{dtype}_tflops", product_us(large, large, large, dtype, device, chain=8)
         begins = numbers["start_us"].value
-        of_dtype = [shape for shape in found if shape.dtype == dtype]
-        rate = _rate([shape for shape in of_dtype if shape.m >= MANY_ROWS] or of_dtype, here.sms, begins)
+        of_dtype = [shape for shape in measured_shapes if shape.dtype == dtype]
+        rate = _rate([shape for shape in of_dtype if shape.m >= MANY_ROWS] or of_dtype, current.sms, begins)
         if rate > 0:
             numbers[name] = _number(rate / 1e12, 0.08, "the best measured product, by waves of tiles")
         if dtype == "bf16" and sustained and rate > 0:
@@ -145,17 +145,17 @@ def measure(
     chunk = 0.0
     for dtype in rows:
         try:
-            rate, least = _rows_in_8_bits(dtype, device, here, rows_of)
+            rate, chunk_us = _rows_in_8_bits(dtype, device, current, rows_of)
         except Exception as error:  # Triton raises its own errors if the device lacks the dtype
             say(f"products of {dtype} rows were not measured: {_first_line(error)}")
             continue
-        chunk = max(chunk, least)
+        chunk = max(chunk, chunk_us)
         numbers[f"{dtype}_rows_tflops"] = _number(rate, 0.15, f"a product of {rows_of[0]} in engines' tiles")
         numbers["rows_chunk_us"] = _number(chunk, 0.15, f"a product of {rows_of[1]} in engines' tiles")
     # The share refers to a rate that has changed; attention's own throughput has not.
-    kept = base.value("bf16_tflops") / numbers["bf16_tflops"].value
-    numbers["attention_share"] = numbers["attention_share"].scaled(float(f"{kept:.4g}"))
-    return replace(here, numbers=numbers, gemm=tuple(found), modes={}, like=None)
+    factor = base.value("bf16_tflops") / numbers["bf16_tflops"].value
+    numbers["attention_share"] = numbers["attention_share"].scaled(float(f"{factor:.4g}"))
+    return replace(current, numbers=numbers, gemm=tuple(measured_shapes), modes={}, like=None)
 
 
 def _rows_in_8_bits(
@@ -166,13 +166,13 @@ def _rows_in_8_bits(
 ) -> tuple[float, float]:
     """Return the TFLOP/s that explain the large product, and the microseconds of a chunk that explain the
     small one. here: the device for tiles and start."""
-    found = []
+    times = []
     for name, shape in zip(("gate and up", "qkv"), rows_of, strict=True):
         (op,) = of_rows([product(name, 1, *shape, dtype)])
         us = rows_product_us(op, device, tile(op, here))
         chunks, flops = steps(op, here)
-        found.append((max(us - here.value("start_us"), 0.25 * us) / chunks, flops))
-    (large_us, flops), (small_us, _) = found
+        times.append((max(us - here.value("start_us"), 0.25 * us) / chunks, flops))
+    (large_us, flops), (small_us, _) = times
     return flops * here.sms / large_us / 1e6, small_us
 
 

@@ -15,8 +15,7 @@ from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes, weight_bytes, weight_parts
-from vla_accel_ros.planning.families.work import Work
+from vla_accel_ros.planning.work import Sizes, Work
 
 GROUP = 64
 """Columns that share a scale in int4."""
@@ -74,8 +73,10 @@ def memory(
     chunks. keep_exact: see engine.config. text: whether pi0 or pi0.5 answers questions, for which int8 and
     int4 also copy the prefix stack."""
     pixels = 0 if device.unified else work.views * work.batch * 3 * frame[0] * frame[1]
+    from vla_accel_ros.planning.stages import weight_parts  # needs torch
+
     return Memory(
-        weights=weight_bytes(sizes),
+        weights=sum(weight_parts(sizes).values()),
         copies=copies(sizes, work, text, keep_exact),
         given_up=0 if keep_exact else -sum(_given_up(sizes, work).values()),
         kv=kv_bytes(sizes, slots),
@@ -108,10 +109,12 @@ def parts(
     sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True
 ) -> dict[str, tuple[int, int, int]]:
     """Return the bytes of weights, of copies, and of what is given up (negative), by part of the model."""
+    from vla_accel_ros.planning.stages import weight_parts  # needs torch
+
     copied = _copies(sizes, work, text, keep_exact)
-    gone = {} if keep_exact else _given_up(sizes, work)
+    dropped = {} if keep_exact else _given_up(sizes, work)
     return {
-        name: (weights, copied.get(name, 0), -gone.get(name, 0))
+        name: (weights, copied.get(name, 0), -dropped.get(name, 0))
         for name, weights in weight_parts(sizes).items()
         if weights
     }
@@ -124,24 +127,24 @@ def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str,
         kind = work.dtypes("decode").weights
         return {} if kind == "bf16" else {"prefix": _stack_in(kind, sizes.prefix)}
     e, p, v = sizes.expert, sizes.prefix, sizes.vision
-    made = {"encoder": 0, "prefix": 0, "expert": 0}
+    copied = {"encoder": 0, "prefix": 0, "expert": 0}
     if sizes.kind == "pi0" and (keep_exact or work.dtypes("denoise").weights == "bf16"):
-        made["expert"] += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
+        copied["expert"] += 2 * e.depth * e.width * (_qkv(e) + 2 * e.mlp)
     rows = work.rows_in
     if rows is not None:
-        made["encoder"] += _encoder_in(rows, v, with_o=True)
-        made["prefix"] += _stack_in(rows, p)
+        copied["encoder"] += _encoder_in(rows, v, with_o=True)
+        copied["prefix"] += _stack_in(rows, p)
     if work.precision == "fp8":
-        made["prefix"] += _stack_in("fp8", p, with_o=False)
+        copied["prefix"] += _stack_in("fp8", p, with_o=False)
         if work.dtypes("encode").weights == "fp8":
-            made["encoder"] += _encoder_in("fp8", v)
+            copied["encoder"] += _encoder_in("fp8", v)
     if (denoise := work.dtypes("denoise").weights) != "bf16":
-        made["expert"] += _stack_in(denoise, e)
+        copied["expert"] += _stack_in(denoise, e)
     decode = work.dtypes("decode").weights
     shared = work.rows_everywhere or (rows is not None and not keep_exact)  # shared with prefill
     if text and decode != "bf16" and not shared:
-        made["prefix"] += _stack_in(decode, p)
-    return made
+        copied["prefix"] += _stack_in(decode, p)
+    return copied
 
 
 def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
@@ -151,14 +154,14 @@ def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
         return {} if exact else {"prefix": _stack_in("bf16", sizes.prefix)}
     if not isinstance(sizes, PiConfig):
         return {}
-    found, rows = {}, work.rows_in is not None
+    dropped, rows = {}, work.rows_in is not None
     if rows or work.precision == "fp8":
-        found["prefix"] = _stack_in("bf16", sizes.prefix, with_o=rows)
+        dropped["prefix"] = _stack_in("bf16", sizes.prefix, with_o=rows)
     if rows or work.dtypes("encode").weights == "fp8":
-        found["encoder"] = _encoder_in("bf16", sizes.vision, with_o=rows)
+        dropped["encoder"] = _encoder_in("bf16", sizes.vision, with_o=rows)
     if work.dtypes("denoise").weights != "bf16":
-        found["expert"] = _stack_in("bf16", sizes.expert)
-    return found
+        dropped["expert"] = _stack_in("bf16", sizes.expert)
+    return dropped
 
 
 def _building(sizes: Sizes, work: Work) -> int:
@@ -175,8 +178,8 @@ def _stack_in(kind: str, g: GemmaConfig, with_o: bool = True) -> int:
 
 
 def _encoder_in(kind: str, v: VisionConfig, with_o: bool = False) -> int:
-    own = [(3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp)]
-    return v.depth * sum(_small(*m, kind) for m in [*own, *([(v.width, v.width)] if with_o else [])])
+    matrices = [(3 * v.width, v.width), (v.mlp, v.width), (v.width, v.mlp)]
+    return v.depth * sum(_small(*m, kind) for m in [*matrices, *([(v.width, v.width)] if with_o else [])])
 
 
 def _qkv(g: GemmaConfig) -> int:
@@ -184,8 +187,8 @@ def _qkv(g: GemmaConfig) -> int:
 
 
 def _matrices(g: GemmaConfig, with_o: bool) -> list[tuple[int, int]]:
-    made = [(_qkv(g), g.width), (2 * g.mlp, g.width), (g.width, g.mlp)]
-    return [*made, (g.width, g.heads * g.head_dim)] if with_o else made
+    matrices = [(_qkv(g), g.width), (2 * g.mlp, g.width), (g.width, g.mlp)]
+    return [*matrices, (g.width, g.heads * g.head_dim)] if with_o else matrices
 
 
 def _small(rows: int, columns: int, kind: str) -> int:
@@ -218,14 +221,14 @@ def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
         chain += rows * (g.width + attended + g.mlp + 3 * 4)
         chain += patches * (v.width + v.mlp + 2 * 4)
     encode = patches * (4 * 3 * v.patch**2 + 4 * v.width + 2 * (g.width + 6 * v.width + v.mlp))
-    kept = 2 * slots * (len(sizes.image_names) * v.tokens + 1) * g.width
+    tokens_kept = 2 * slots * (len(sizes.image_names) * v.tokens + 1) * g.width
     chunks = work.batch + seats
     tokens = chunks * ((work.chunk or sizes.horizon) + 1)
     denoise = tokens * (2 * (3 * e.width + e.mlp + 2 * _qkv(e)) + 4 * 6 * sizes.action_dim)
     if seats or work.batch > 2:
         denoise += 2 * tokens * (2 * e.mlp + 4 * e.width)
     tables = 4 * work.steps * e.depth * (8 * e.width + _qkv(e) + 2 * e.mlp) if sizes.kind == "pi05" else 0
-    return chain + encode + kept + denoise + tables
+    return chain + encode + tokens_kept + denoise + tables
 
 
 def _plain_tower(v: VisionConfig, images: int) -> int:

@@ -43,9 +43,9 @@ def us_of(chain: Callable[[], object], launches: int, device: torch.device, repe
     if device.type != "cuda":
         times = []
         for _ in range(repeats):
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             chain()
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start_s)
         return 1e6 * sorted(times)[repeats // 2] / launches
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
@@ -58,8 +58,8 @@ def us_of(chain: Callable[[], object], launches: int, device: torch.device, repe
         chain()
     once = sorted(_replays(graph, 3, device))[1]
     count = max(repeats, min(500, math.ceil(STEADY_MS / max(once, 1e-3))))
-    found = sorted(_replays(graph, count, device)[count // 2 :])
-    return 1e3 * found[len(found) // 2] / launches
+    times_ms = sorted(_replays(graph, count, device)[count // 2 :])
+    return 1e3 * times_ms[len(times_ms) // 2] / launches
 
 
 def _replays(graph: torch.cuda.CUDAGraph, count: int, device: torch.device) -> list[float]:
@@ -105,13 +105,13 @@ def products(
         return lambda: _each(rounds, integers, lambda w: torch._int_mm(small, w.t()))
     if dtype != "fp8":
         raise NotImplementedError(dtype)
-    rows, one = a.to(torch.float8_e4m3fn), torch.ones((), device=device)
+    rows, scale = a.to(torch.float8_e4m3fn), torch.ones((), device=device)
     floats = [w.to(torch.float8_e4m3fn) for w in weights]
     into, fast = torch.empty(m, n, device=device, dtype=torch.bfloat16), k <= SHORT
 
     def multiply(w: Tensor) -> Tensor:
         return torch._scaled_mm(
-            rows, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast, out=into
+            rows, w.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=fast, out=into
         )
 
     return lambda: _each(rounds, floats, multiply)

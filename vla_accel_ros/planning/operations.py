@@ -91,33 +91,14 @@ def product(
     return Op(name, kind, count, rows, columns, inner, weights, used, read, moved, by)
 
 
-def attention(
-    name: str,
-    count: int,
-    rows: int,
-    keys: int,
-    heads: int,
-    kv_heads: int,
-    head: int,
-    batch: int = 1,
-    by: str = "",
-) -> Op:
-    """Return an attention: each of batch * rows tokens has `heads` queries of `head` numbers over `keys`
-    keys."""
-    kv = 2.0 * 2.0 * batch * keys * kv_heads * head
-    moved = 2.0 * 2.0 * batch * rows * heads * head
-    asked = batch * rows * heads
-    return Op(name, Kind.ATTENTION, count, asked, head, keys, "bf16", "bf16", kv, moved, by, heads)
-
-
 def of_rows(ops: Iterable[Op]) -> list[Op]:
     """Return the same launches, with 8-bit products by kernels.triton.int8."""
-    made = []
+    converted = []
     for op in ops:
         if op.kind is Kind.DENSE and op.compute == "int8" and not op.by:
             op = replace(op, by=GATED if op.name == "gate and up" else ROWS)
-        made.append(op)
-    return made
+        converted.append(op)
+    return converted
 
 
 def one_pass(

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from vla_accel_ros.planning.cost import Time, total
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes, operations
-from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
-from vla_accel_ros.planning.families.work import STAGES, Work
 from vla_accel_ros.planning.memory import Memory, memory, parts, room
 from vla_accel_ros.planning.operations import total_flops, total_launches
+from vla_accel_ros.planning.work import ACTION_TOKENS, STAGES, Sizes, Work
 
 SPARE = 0.1
 
@@ -94,8 +92,8 @@ class Plan:
 
     def action_hz(self, vision_hz: float) -> float:
         """Return the chunks a second that can be promised beside vision_hz frames a second; 0 if none can."""
-        left = 1.0 - SPARE - vision_hz * self.frame[2]
-        return max(0.0, left / self.chunk[2])
+        share = 1.0 - SPARE - vision_hz * self.frame[2]
+        return max(0.0, share / self.chunk[2])
 
     @property
     def vision_hz(self) -> float:
@@ -104,7 +102,7 @@ class Plan:
 
     def _sum(self, names: tuple[str, ...]) -> tuple[float, float, float]:
         times = [self.stages[name].time for name in names if name in self.stages]
-        a, b, c = (sum(getattr(t, of) for t in times) / 1e6 for of in ("us", "low_us", "high_us"))
+        a, b, c = (sum(getattr(t, end) for t in times) / 1e6 for end in ("us", "low_us", "high_us"))
         return a, b, c
 
 
@@ -122,6 +120,8 @@ def make_plan(
 
     Raises ValueError if the device does not multiply the precision's dtype, or if there is no slot.
     """
+    from vla_accel_ros.planning.stages import operations  # needs torch
+
     if slots < 1:
         raise ValueError(f"slots is {slots}; give 1 or more.")
     work = replace(work, fast_memory=device.fast_memory)
@@ -138,11 +138,14 @@ def make_plan(
         for name in STAGES
         if ops[name]
     }
-    held = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
-    own = parts(sizes, work, text, keep_exact)
-    plan = Plan(sizes, device, work, stages, held, None, own, slots, seats, keep_exact, text)
+    planned = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
+    by_part = parts(sizes, work, text, keep_exact)
+    plan = Plan(sizes, device, work, stages, planned, None, by_part, slots, seats, keep_exact, text)
     if seats < 2 or "denoise" not in stages:
         return plan
     together = total(operations(sizes, replace(work, batch=seats))["denoise"], device)
-    each = 1e6 * seats
-    return replace(plan, shared=(together.us / each, together.low_us / each, together.high_us / each))
+    microseconds = 1e6 * seats
+    return replace(
+        plan,
+        shared=(together.us / microseconds, together.low_us / microseconds, together.high_us / microseconds),
+    )

@@ -14,7 +14,7 @@ from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
-from vla_accel_ros.planning.families.find import Sizes
+from vla_accel_ros.planning.work import Sizes
 
 MODELS: dict[str, Sizes] = {"pi0": PI0, "pi05": PI05, "openvla": OPENVLA_7B, "smolvla": SMOLVLA}
 """The published sizes of each family."""
@@ -46,8 +46,8 @@ def sizes_of(model: str | Path, trained_as: str = "") -> Sizes:
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.pi.training import HORIZON, ask
 
-    told = describe(model, trained_as=trained_as)
-    if HORIZON in told.unknown:
+    description = describe(model, trained_as=trained_as)
+    if HORIZON in description.unknown:
         raise ask(Path(model), (HORIZON,))
-    config: Any = told.config
+    config: Any = description.config
     return config

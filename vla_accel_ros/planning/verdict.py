@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.plan import SPARE, Plan, make_plan
+from vla_accel_ros.planning.work import Work
 
 SEATS = range(2, 65)
 """Numbers of staggered chunks that an engine takes (engine.config.MOST_SEATS)."""
@@ -47,16 +47,16 @@ class Verdict:
         """The whole verdict in one line."""
         if not self.late and not self.doubtful:
             return f"the plan keeps the rates: {self.load:.0%} of the device"
-        said = "; ".join(self.late or self.doubtful)
+        problems = "; ".join(self.late or self.doubtful)
         mend = f"; it would with {' or '.join(self.mends)}" if self.mends else "; no single option mends it"
-        return f"{'late' if self.late else 'may be late'} by the plan: {said}{mend}"
+        return f"{'late' if self.late else 'may be late'} by the plan: {problems}{mend}"
 
 
 def judge(plan: Plan, wanted: Wanted) -> Verdict:
     """Compare the rates with the plan, and look for options if they are not kept."""
-    late, doubtful = _late(plan, wanted, 0), _late(plan, wanted, 2)
-    mends = _mends(plan, wanted, 0 if late else 2) if late or doubtful else ()
-    return Verdict(late, doubtful, mends, _load(plan, wanted, 0))
+    problems, doubtful = _late(plan, wanted, 0), _late(plan, wanted, 2)
+    mends = _mends(plan, wanted, 0 if problems else 2) if problems or doubtful else ()
+    return Verdict(problems, doubtful, mends, _load(plan, wanted, 0))
 
 
 def _load(plan: Plan, wanted: Wanted, which: int) -> float:
@@ -66,26 +66,26 @@ def _load(plan: Plan, wanted: Wanted, which: int) -> float:
 
 
 def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
-    said = []
+    problems = []
     load = _load(plan, wanted, which)
     if load > 1.0:
         frame, action = 1e3 * plan.frame[which], 1e3 * plan.chunk[which]
-        said.append(
+        problems.append(
             f"{wanted.vision_hz:g} frames of {frame:.3g} ms and {wanted.action_hz:g} chunks of "
             f"{action:.3g} ms a second are {load:.0%} of {plan.device.title}"
         )
     age = plan.latency[which]
     if wanted.max_age_s is not None and age > wanted.max_age_s:
-        said.append(
+        problems.append(
             f"a chunk is {1e3 * age:.3g} ms old when it arrives, but may be {1e3 * wanted.max_age_s:.3g}"
         )
     if not plan.fits:
-        said.append(f"{plan.memory.total / 1e9:.1f} GB do not fit into {plan.device.memory_gb:g}")
-    return tuple(said)
+        problems.append(f"{plan.memory.total / 1e9:.1f} GB do not fit into {plan.device.memory_gb:g}")
+    return tuple(problems)
 
 
 def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
-    work, found = plan.work, []
+    work, options = plan.work, []
     tried = {}
     if isinstance(plan.sizes, PiConfig):
         for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4"):
@@ -96,7 +96,7 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
         tried[f"steps: {work.steps // 2}"] = replace(work, steps=work.steps // 2)
     can_stagger = isinstance(plan.sizes, PiConfig) and plan.keep_exact and work.steps in SEATS
     if can_stagger and plan.shared is None and not _late(_again(plan, work, work.steps), wanted, which):
-        found.append(f"staggered: {work.steps}")
+        options.append(f"staggered: {work.steps}")
     if work.views > 1:
         tried[f"{work.views - 1} instead of {work.views} views"] = replace(work, views=work.views - 1)
     for name, other in tried.items():
@@ -105,11 +105,11 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
         except ValueError:
             continue
         if not _late(better, wanted, which):
-            found.append(name)
+            options.append(name)
     aged = wanted.max_age_s is not None and plan.latency[which] > wanted.max_age_s
     if not aged and plan.fits:
-        found += _slower(plan, wanted)
-    return tuple(found)
+        options += _slower(plan, wanted)
+    return tuple(options)
 
 
 def _slower(plan: Plan, wanted: Wanted) -> list[str]:
@@ -119,9 +119,9 @@ def _slower(plan: Plan, wanted: Wanted) -> list[str]:
     if not names:
         return []
     needed_s = {"vision": plan.frame[2], "action": plan.chunk[2]}
-    asked = [rates[name] for name in names]
-    rate_hz = min((1.0 - SPARE) / sum(needed_s[name] for name in names), *asked)
-    return [f"{' and '.join(names)} at {rate_text(rate_hz)} Hz"] if rate_hz < max(asked) else []
+    current = [rates[name] for name in names]
+    rate_hz = min((1.0 - SPARE) / sum(needed_s[name] for name in names), *current)
+    return [f"{' and '.join(names)} at {rate_text(rate_hz)} Hz"] if rate_hz < max(current) else []
 
 
 def rate_text(rate_hz: float) -> str:

@@ -135,26 +135,26 @@ class JointTrajectoryController:
         if stamp_ns <= now_ns:
             return replace(trajectory, times_ns=trajectory.times_ns + (now_ns - stamp_ns))
         old = self._active.times_ns
-        kept = np.unique(np.append(old[(old > now_ns) & (old < stamp_ns)], stamp_ns))
-        kept = kept[kept < trajectory.start_ns]
-        positions, velocities = self._active.sample(kept, self._start)
+        times_ns = np.unique(np.append(old[(old > now_ns) & (old < stamp_ns)], stamp_ns))
+        times_ns = times_ns[times_ns < trajectory.start_ns]
+        positions, velocities = self._active.sample(times_ns, self._start)
         return Trajectory(
             self.joints,
-            np.append(kept, trajectory.times_ns),
+            np.append(times_ns, trajectory.times_ns),
             np.concatenate([positions, trajectory.positions]),
             None if trajectory.velocities is None else np.concatenate([velocities, trajectory.velocities]),
         )
 
     def _check(self, trajectory: Trajectory, now_ns: int) -> None:
-        names, own = trajectory.joints, self.joints
-        if len(set(names)) != len(names) or set(names) != set(own):
+        names, expected = trajectory.joints, self.joints
+        if len(set(names)) != len(names) or set(names) != set(expected):
             raise Rejected(
-                f"joint_names are {', '.join(names)}: name each of {', '.join(own)} once and no other."
+                f"joint_names are {', '.join(names)}: name each of {', '.join(expected)} once and no other."
             )
         if trajectory.end_ns < now_ns:
-            late = (now_ns - trajectory.end_ns) * 1e-9
+            late_s = (now_ns - trajectory.end_ns) * 1e-9
             raise Rejected(
-                f"the trajectory ended {late:.3f} s ago: stamp it later, or 0 to start on arrival."
+                f"the trajectory ended {late_s:.3f} s ago: stamp it later, or 0 to start on arrival."
             )
         if trajectory.velocities is not None and not self.allow_nonzero_velocity_at_trajectory_end:
             moving = np.flatnonzero(np.abs(trajectory.velocities[-1]) > np.finfo(np.float32).eps)

@@ -59,8 +59,8 @@ class Sample:
 def draw_task(rng: np.random.Generator) -> Task:
     """A random task: half of them are `place`, which is the longest and hardest."""
     family = str(rng.choice((REACH, PLACE, FOLLOW), p=(0.25, 0.5, 0.25)))
-    known = tasks(family)
-    return known[int(rng.integers(len(known)))]
+    choices = tasks(family)
+    return choices[int(rng.integers(len(choices)))]
 
 
 def phase(task: Task, view: View) -> str:
@@ -117,15 +117,15 @@ class Disturbed:
 
     def __call__(self, robot: SimRobot, expert: Expert) -> np.ndarray:
         self.events(robot)
-        wanted = expert.act()
+        command = expert.act()
         self._pause, self._open, self._frame = self._pause - 1, self._open - 1, self._frame + 1
         if self._pause > 0:
             return robot.target
-        before, self._offset = self._offset, self._noise()
-        wanted = wanted + self._offset - before
+        previous, self._offset = self._offset, self._noise()
+        command = command + self._offset - previous
         if self._open > 0:
-            wanted[5] = min(robot.target[5] + 0.1, GRIPPER_OPEN)
-        return np.clip(wanted, kinematics.LOWER, kinematics.UPPER)
+            command[5] = min(robot.target[5] + 0.1, GRIPPER_OPEN)
+        return np.clip(command, kinematics.LOWER, kinematics.UPPER)
 
     def _noise(self) -> np.ndarray:
         """Smooth noise [6] rad: a cosine between random knots every 0.3 s."""
@@ -156,8 +156,8 @@ def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
     for _ in range(20):
         far, way = rng.uniform(0.02, 0.12), rng.uniform(-math.pi, math.pi)
         x, y = block.x + far * math.cos(way), block.y + far * math.sin(way)
-        others = [(pose.x, pose.y) for other, pose in view.blocks.items() if other != name]
-        clear = all(math.dist((x, y), other) > 0.07 for other in others)
+        obstacles = [(pose.x, pose.y) for other, pose in view.blocks.items() if other != name]
+        clear = all(math.dist((x, y), other) > 0.07 for other in obstacles)
         under_hand = tip.z < 0.075 and math.hypot(x - tip.x, y - tip.y) < 0.075
         if layout.inside(x, y) and clear and not under_hand:
             robot.place_block(name, x, y, block.yaw + float(rng.normal(0, 0.4)))

@@ -95,8 +95,8 @@ class TrajectoryController:
     def held(self, t_ns: int) -> np.ndarray | None:
         """The position that it holds by itself at a time, float64 [D]; None while it executes what it was
         sent."""
-        own = self._own[bisect_right(self.starts, t_ns) - 1]
-        return self.state(t_ns).position if own else None
+        index = self._own[bisect_right(self.starts, t_ns) - 1]
+        return self.state(t_ns).position if index else None
 
     def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """Times [N] every 2 ms, and positions [N, D]."""
@@ -157,8 +157,8 @@ def judge_positions(
     gaps_s = np.diff(times) * 1e-9
     effective_s = np.minimum(gaps_s, longest_s)[:, None]
     speeds = np.diff(positions, axis=0) / effective_s
-    before = np.where(gaps_s[1:, None] > STOOD_S, 0.0, speeds[:-1])
-    change = np.abs(speeds[1:] - before) - _ROUNDING / effective_s[1:]
+    earlier = np.where(gaps_s[1:, None] > STOOD_S, 0.0, speeds[:-1])
+    change = np.abs(speeds[1:] - earlier) - _ROUNDING / effective_s[1:]
     change /= (effective_s[1:] + effective_s[:-1]) / 2 * limits.acceleration
     return [
         *_worst("position", times, 1.0 + _beyond(positions, limits)),
@@ -175,8 +175,8 @@ def judge_velocities(
         return []
     times, speeds = np.array([t for t, _ in ticks]), np.array([v for _, v in ticks])
     gaps_s = np.diff(times) * 1e-9
-    before = np.where(gaps_s[:, None] > STOOD_S, 0.0, speeds[:-1])
-    change = np.abs(speeds[1:] - before) - _ROUNDING
+    earlier = np.where(gaps_s[:, None] > STOOD_S, 0.0, speeds[:-1])
+    change = np.abs(speeds[1:] - earlier) - _ROUNDING
     change /= np.minimum(gaps_s, longest_s)[:, None] * acceleration
     return [
         *_worst("velocity", times, np.abs(speeds) / velocity),

@@ -78,8 +78,8 @@ def _grasp_roll(view: View, block: str, pan: float) -> float:
     to the present angle."""
     base = pan - view.blocks[block].yaw
     candidates = [base + n * math.pi / 2 for n in range(-3, 4)]
-    now = view.joints[4]
-    return min(candidates, key=lambda roll: abs(roll) + 0.5 * abs(roll - now))
+    roll_now = view.joints[4]
+    return min(candidates, key=lambda roll: abs(roll) + 0.5 * abs(roll - roll_now))
 
 
 def goal(task: Task, view: View, memory: Memory, command: kinematics.Pose) -> Goal:
@@ -114,8 +114,8 @@ def _carry(view: View, block: BlockPose, pad: tuple[float, float], command: kine
     distance = math.hypot(command.x - x, command.y - y)
     height = _funnel(distance, DROP_Z, CARRY_Z, mouth_m=0.006)
     clear = _ramp(1 - (height - 0.012 - command.z) / 0.03)
-    there = math.hypot(block.x - pad[0], block.y - pad[1]) < 0.014 and tip.z < DROP_Z + 0.006
-    gripper = GRIPPER_OPEN if there else GRIPPER_CLOSED
+    is_above = math.hypot(block.x - pad[0], block.y - pad[1]) < 0.014 and tip.z < DROP_Z + 0.006
+    gripper = GRIPPER_OPEN if is_above else GRIPPER_CLOSED
     return Goal((pan, radius, height, 0.0, view.joints[4], gripper), clear)
 
 
@@ -164,22 +164,22 @@ def next_target(
         for measured, target in zip(view.joints[:5], command[:5])
     ]
     pose = kinematics.forward(*arm)
-    wanted = goal(task, view, memory, pose)
-    here = _coordinates((*arm, command[5]))
-    rates = _rates(here, wanted)
+    aim = goal(task, view, memory, pose)
+    current = _coordinates((*arm, command[5]))
+    rates = _rates(current, aim)
     moved = []
     for i, rate in enumerate(rates):
         change = (rate - memory.velocity[i]) * min(1.0, dt_s / SMOOTH_S)
         limit = ACCELERATION[i] * dt_s
         memory.velocity[i] += max(-limit, min(limit, change))
-        moved.append(here[i] + memory.velocity[i] * dt_s)
+        moved.append(current[i] + memory.velocity[i] * dt_s)
     pan, radius, z, pitch, roll, gripper = moved
     target: tuple[float, ...] = (pan, *kinematics.planar(*_reachable(radius, z, pitch)), roll, gripper)
     # Near full stretch a slow tip needs a fast elbow: slow down all joints, and the remembered velocity.
-    fastest = max(abs(angle - now) for angle, now in zip(target, command[:5])) / dt_s
+    fastest = max(abs(angle - joint) for angle, joint in zip(target, command[:5])) / dt_s
     if fastest > JOINT_SPEED:
         share = JOINT_SPEED / fastest
-        target = tuple(now + share * (angle - now) for angle, now in zip(target, command))
+        target = tuple(joint + share * (angle - joint) for angle, joint in zip(target, command))
         memory.velocity = [share * velocity for velocity in memory.velocity]
     return tuple(max(low, min(high, angle)) for low, angle, high in zip(LOWER, target, UPPER))
 
@@ -192,7 +192,7 @@ def _coordinates(joints: Sequence[float]) -> tuple[float, ...]:
 
 def _rates(here: tuple[float, ...], wanted: Goal) -> list[float]:
     """Wanted speed of each coordinate; pan and radius are scaled together, so that the tip moves straight."""
-    errors = [target - now for target, now in zip(wanted.coordinates, here)]
+    errors = [target - measured for target, measured in zip(wanted.coordinates, here)]
     rates = [max(-top, min(top, gain * error)) for gain, error, top in zip(GAIN, errors, SPEED)]
     across = math.hypot(GAIN[0] * errors[0] * here[1], GAIN[1] * errors[1])
     scale = wanted.sideways * min(1.0, SPEED[1] / max(across, 1e-9))
@@ -264,7 +264,7 @@ class Expert:
     def _velocity(self) -> list[float]:
         """The command's velocity in the expert's coordinates, from the robot's command alone."""
         target, rate = self.robot.target, self.robot.target_velocity
-        now = _coordinates(target.tolist())
-        before = _coordinates((target - STEP_DT_S * rate).tolist())
-        velocity = [(b - a) / STEP_DT_S for a, b in zip(before, now)]
+        current = _coordinates(target.tolist())
+        previous = _coordinates((target - STEP_DT_S * rate).tolist())
+        velocity = [(b - a) / STEP_DT_S for a, b in zip(previous, current)]
         return [max(-1.2 * top, min(1.2 * top, v)) for v, top in zip(velocity, SPEED)]

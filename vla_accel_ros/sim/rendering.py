@@ -76,18 +76,20 @@ def choose(backends: dict[str, Callable[[], bool]] | None = None) -> str:
 
     Raises NoRenderer, with the fix in its one sentence, if none works.
     """
-    wanted = os.environ.get("MUJOCO_GL", "").lower()
+    requested = os.environ.get("MUJOCO_GL", "").lower()
     if sys.platform != "linux":
-        return wanted  # the system's own window library also draws off screen
-    known = BACKENDS if backends is None else backends
-    if wanted and wanted not in known:
-        return wanted  # glfw, or off: the user's own choice
-    for name in (wanted,) if wanted else tuple(known):
-        if known[name]():
+        return requested  # the system's own window library also draws off screen
+    available = BACKENDS if backends is None else backends
+    if requested and requested not in available:
+        return requested  # glfw, or off: the user's own choice
+    for name in (requested,) if requested else tuple(available):
+        if available[name]():
             os.environ["MUJOCO_GL"] = name
             return name
     raise NoRenderer(
-        FIX if not wanted else f"MUJOCO_GL={wanted} does not work here; unset it to let the simulator choose."
+        FIX
+        if not requested
+        else f"MUJOCO_GL={requested} does not work here; unset it and let the simulator choose."
     )
 
 

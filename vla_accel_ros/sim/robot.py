@@ -113,9 +113,9 @@ class SimRobot:
         if task.family == FOLLOW:
             blocks = self.view().blocks
             x, y, _, yaw = blocks[task.block]
-            others = [(pose.x, pose.y) for name, pose in blocks.items() if name != task.block]
+            obstacles = [(pose.x, pose.y) for name, pose in blocks.items() if name != task.block]
             rng = np.random.default_rng((self._path_seed, self._ticks))
-            path = layout.wander(rng, (x, y, yaw), others, _PATH_S, STEP_S)
+            path = layout.wander(rng, (x, y, yaw), obstacles, _PATH_S, STEP_S)
             self._path = (self._ticks, task.block, path)
         mujoco.mj_fwdPosition(self.model, self.data)
 
@@ -189,9 +189,9 @@ class SimRobot:
         """The force sensor's samples since the last call, at most those of the last second: time [s], and
         force [N] and torque [Nm], float64 [6], on the hand, in the frame of the hand. Empty without a
         plate."""
-        taken = list(self._wrenches)
+        wrenches = list(self._wrenches)
         self._wrenches.clear()
-        return taken
+        return wrenches
 
     def state(self) -> np.ndarray:
         """Joint positions, float32 [6] rad, in kinematics.JOINTS order; the gripper's is the mean of its two

@@ -64,13 +64,13 @@ class Task:
     @classmethod
     def parse(cls, text: str) -> Task:
         """The task that these words ask for. Raises ValueError that names the known ones."""
-        found = _BY_INSTRUCTION.get(" ".join(text.lower().replace(".", " ").split()))
-        if found is None:
+        task = _BY_INSTRUCTION.get(" ".join(text.lower().replace(".", " ").split()))
+        if task is None:
             raise ValueError(
                 f"instruction {text!r} is unknown; say 'reach the COLOUR block', 'follow the COLOUR block' "
                 "or 'put the COLOUR block on the COLOUR pad'."
             )
-        return found
+        return task
 
     def done(self, view: View) -> bool:
         """Whether the goal is met at this instant (for follow: whether the tip is above the block)."""

@@ -1,5 +1,5 @@
 """The node fleet_scheduler, configured with the parameters of the command line: prints which of two requests
-its policy chooses. Both wait at 100 s; /old began long ago, /new has more motion in a chunk."""
+its rule chooses. Both wait at 100 s; /old began long ago, /new has more motion in a chunk."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def main() -> int:
     node = ReplayNode(traces.of_rounds(make_tasks(3, 1.6, 0)))
     assert node.trigger_configure() == TransitionCallbackReturn.SUCCESS, node.trouble
     assert node._scheduler is not None
-    ready = OF_SRPT if node.get_parameter("policy").value == "aged_srpt" else OF_KAIROS
-    batch = node._scheduler._dispatcher.policy.next("replay", ready, NOW_S)
+    ready = OF_SRPT if node.get_parameter("rule").value == "aged_srpt" else OF_KAIROS
+    batch = node._scheduler._dispatcher.rule.next("replay", ready, NOW_S)
     assert batch is not None
     print(batch.requests[0].robot)
     node.end()

@@ -33,7 +33,7 @@ class OneEngine(Tiers):
         known = measured(BATCHES)
         times = {(SERVE, batch): seconds for batch, seconds in known.serve}
         times |= {(FRAMES, batch): seconds for batch, seconds in known.frames}
-        one = TimedReplica("gpu", most=known.most)
+        one = TimedReplica("gpu", most=known.limit)
         one.profile, one.config, one.step_s = Profile(times), BATCHES, self.edge.step_s
         self.edge, self.replicas = one, (one,)
 

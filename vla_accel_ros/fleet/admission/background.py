@@ -47,8 +47,8 @@ class Background:
                 self._known.move_to_end(key)
         if not future.done():
             raise Forecasting
-        found: Value = future.result()
-        return found
+        result: Value = future.result()
+        return result
 
     def _result(self, function: Callable[..., Value], *arguments: object) -> Value:
         with self._turn:

@@ -1,4 +1,4 @@
-"""Predict how many robots get their chunks in time, by simulation with the engine's own scheduling policy.
+"""Predict how many robots get their chunks in time, by simulation with the engine's own scheduling rule.
 
 Robots send requests nearly periodically, and only after the previous chunk has arrived, so they wait for less
 time than random arrivals would. The waiting time depends on the phases of the robots' requests. If a
@@ -119,7 +119,7 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
     planned: list[list[float]] = times_s.cumsum(axis=1).tolist()
     until_s = count * min(float(periods_s.max()), _round_s(robots))
     warm_s = until_s * WARM_UP / count
-    asked, done, stood_s = [0] * len(robots), list[float](), 0.0
+    rounds, done, stood_s = [0] * len(robots), list[float](), 0.0
     came_s = [times[0] for times in planned]
 
     def again(robot: int, now_s: float) -> float:
@@ -128,18 +128,18 @@ def drawn(model: ReplicaModel, robots: Sequence[Rhythm], within_s: float, seed: 
             took_s = now_s - came_s[robot]
             done.append(took_s)
             stood_s += max(0.0, took_s - robots[robot].buffer_s)
-        asked[robot] += 1
+        rounds[robot] += 1
         times = planned[robot]
-        if asked[robot] >= len(times):  # the robot sends more often than planned for
+        if rounds[robot] >= len(times):  # the robot sends more often than planned for
             times.append(times[-1] + robots[robot].period_s)
-        came_s[robot] = at_s = max(now_s, times[asked[robot]])
+        came_s[robot] = at_s = max(now_s, times[rounds[robot]])
         return at_s if at_s < until_s else math.inf
 
     model.play(came_s, again)
-    took = np.array(done or [0.0])
+    durations_s = np.array(done or [0.0])
     stall = stood_s / (len(robots) * (until_s - warm_s))
-    p50_s, p99_s = np.percentile(took, (50, 99)).tolist()
-    return Outlook(float(np.mean(took <= within_s)), stall, p50_s, p99_s)
+    p50_s, p99_s = np.percentile(durations_s, (50, 99)).tolist()
+    return Outlook(float(np.mean(durations_s <= within_s)), stall, p50_s, p99_s)
 
 
 def _round_s(robots: Sequence[Rhythm]) -> float:
@@ -186,9 +186,9 @@ def chunks_hz(measured: Measured, rate_hz: float, within_s: float, buffer_s: flo
     measured, or if within_s is inf."""
     if not measured.serve or math.isinf(within_s):
         return math.inf
-    model, most = ReplicaModel.of(measured), max(1, math.floor(measured.capacity_hz / rate_hz))
-    robots = min(most, MOST_ROBOTS)
-    each_hz = rate_hz * most / robots
+    model, capacity = ReplicaModel.of(measured), max(1, math.floor(measured.capacity_hz / rate_hz))
+    robots = min(capacity, MOST_ROBOTS)
+    each_hz = rate_hz * capacity / robots
 
     def enough(count: int) -> bool:
         return fits(model, [Rhythm(1.0 / each_hz, buffer_s=buffer_s)] * count, within_s)[0]
@@ -247,9 +247,9 @@ def fleet_hz(
     rounded, so that small changes need no new forecast. Raises Forecasting once all missing forecasts are
     started."""
     rate_hz, total_hz, missing = float(f"{rate_hz:.2e}"), 0.0, False
-    for one in replicas:
+    for replica in replicas:
         try:
-            total_hz += forecast(chunks_hz, one.slower(slower), rate_hz, within_s)
+            total_hz += forecast(chunks_hz, replica.slower(slower), rate_hz, within_s)
         except Forecasting:
             missing = True
     if missing:

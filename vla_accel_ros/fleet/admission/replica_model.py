@@ -1,7 +1,7 @@
-"""A replica in simulated time: the engine's own scheduling policy over measured durations.
+"""A replica in simulated time: the engine's own scheduling rule over measured durations.
 
-`ReplicaModel.of` builds the same policy as the engine, from the engine's options. The duration of a frame is
-measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated policy makes
+`ReplicaModel.of` builds the same rule as the engine, from the engine's options. The duration of a frame is
+measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated rule makes
 as many chunks a second, with b requests always waiting, as were measured (SERVE). The fit therefore includes
 the host's overhead.
 
@@ -54,19 +54,19 @@ class Measured:
 
     serve: Curve
     frames: Curve = ()
-    most: int = 0
+    limit: int = 0
     config: EngineConfig | None = None
 
     @classmethod
     def of(cls, one: Replica) -> Measured:
         """Read the present measurements of a replica."""
-        return cls.read(one.profile, one.most, one.config)
+        return cls.read(one.profile, one.limit, one.config)
 
     @classmethod
     def all(cls, replicas: Iterable[Replica]) -> list[Measured]:
         """Read those of all replicas, without those that never started while others did."""
-        every = [cls.of(one) for one in replicas]
-        return [one for one in every if one.serve] or every
+        every = [cls.of(replica) for replica in replicas]
+        return [replica for replica in every if replica.serve] or every
 
     @classmethod
     def read(cls, profile: Profile, most: int = 0, config: EngineConfig | None = None) -> Measured:
@@ -90,12 +90,12 @@ class Measured:
 @dataclass(frozen=True)
 class ReplicaModel:
     """frames_s: seconds of 0, 1, 2, ... frames together. step_s: seconds of a step with 0, 1, 2, ... chunks.
-    steps: of a chunk. most: requests accepted at once. make: makes the scheduling policy."""
+    steps: of a chunk. most: requests accepted at once. make: makes the scheduling rule."""
 
     frames_s: tuple[float, ...]
     step_s: tuple[float, ...]
     steps: int
-    most: int
+    limit: int
     make: Callable[[], Policy]
 
     @property
@@ -112,29 +112,29 @@ class ReplicaModel:
 
     def slower(self, factor: float) -> ReplicaModel:
         """Return this model with all durations times `factor`."""
-        frames_s, step_s = ([factor * each for each in times] for times in (self.frames_s, self.step_s))
+        frames_s, step_s = ([factor * seconds for seconds in times] for times in (self.frames_s, self.step_s))
         return replace(self, frames_s=tuple(frames_s), step_s=tuple(step_s))
 
     def play(self, first_s: Sequence[float], again: Again) -> list[tuple[float, float]]:
         """Simulate robots that send their first requests at first_s and later ones as `again` says. Returns,
         in the order of completion, when each request came and how long its chunk took."""
-        policy, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
+        rule, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
         heapify(coming)
         inside, now_s = 0, 0.0
         ready: list[Request] = []
-        asked: dict[Request, tuple[int, float]] = {}
+        origins: dict[Request, tuple[int, float]] = {}
         took_s: list[tuple[float, float]] = []
-        frames_s, step_s, seats, most = self.frames_s, self.step_s, self.seats, self.most
+        frames_s, step_s, seats, limit = self.frames_s, self.step_s, self.seats, self.limit
         while True:
-            while coming and coming[0][0] <= now_s and inside < most:
+            while coming and coming[0][0] <= now_s and inside < limit:
                 at_s, robot = heappop(coming)
                 frame = Request(OBSERVE, str(robot), observation=_SEEN, waits=True)
-                asked[frame] = robot, at_s
+                origins[frame] = robot, at_s
                 ready.append(frame)
                 inside += 1
-            batch = policy.next("main", ready, now_s)
+            batch = rule.next("main", ready, now_s)
             if batch is None:
-                next_s = min(policy.wake_s(ready, now_s), coming[0][0] if coming else math.inf)
+                next_s = min(rule.wake_s(ready, now_s), coming[0][0] if coming else math.inf)
                 if math.isinf(next_s):
                     return took_s
                 now_s = max(next_s, now_s + 1e-9)
@@ -148,7 +148,7 @@ class ReplicaModel:
                     frame.finished = frame.released = True
                     action = Request(ACT, frame.robot, waits=True)
                     action.fresh = True
-                    asked[action] = asked.pop(frame)
+                    origins[action] = origins.pop(frame)
                     ready.append(action)
             else:
                 steps = batch.steps or self.steps
@@ -159,20 +159,20 @@ class ReplicaModel:
                     if action.done >= self.steps:
                         ready.remove(action)
                         action.finished = action.released = True
-                        robot, at_s = asked.pop(action)
+                        robot, at_s = origins.pop(action)
                         took_s.append((at_s, now_s - at_s))
                         inside -= 1
                         if (next_s := again(robot, now_s)) < math.inf:
                             heappush(coming, (next_s, robot))
-            policy.ran(batch, seconds)
+            rule.ran(batch, seconds)
 
     def interval_s(self, batch: int) -> float:
         """Return the steady time from one chunk to the next with `batch` requests always waiting."""
-        left = [(MEASURED + 2) * batch]
+        remaining = [(MEASURED + 2) * batch]
 
         def again(robot: int, done_s: float) -> float:
-            left[0] -= 1
-            return done_s if left[0] >= batch else math.inf
+            remaining[0] -= 1
+            return done_s if remaining[0] >= batch else math.inf
 
         ends_s = [at_s + took_s for at_s, took_s in self.play([0.0] * batch, again)]
         begin, end = batch, (MEASURED + 1) * batch
@@ -181,7 +181,7 @@ class ReplicaModel:
 
 @lru_cache(256)
 def _model(measured: Measured) -> ReplicaModel:
-    config, most = measured.config, measured.serve[-1][0]
+    config, largest = measured.config, measured.serve[-1][0]
     alone_s, often_s = measured.serve[0][1], min(seconds / batch for batch, seconds in measured.serve)
     steps = STEPS if config is None else config.steps
     single_s = (alone_s - often_s) / (steps - FULL) if steps > FULL else 0.0
@@ -189,13 +189,13 @@ def _model(measured: Measured) -> ReplicaModel:
     if config is not None:
         seats, together, make = max(1, config.staggered), config.frames_together, _of_engine(config)
     elif single_s < 1e-3 * alone_s:  # the replica computes requests one after another and shares nothing
-        steps, seats, together, make = 1, most, 1, _alternating(most, 1)
+        steps, seats, together, make = 1, largest, 1, _alternating(largest, 1)
     elif frame_s > 0.0:
-        seats, together, make = most, 1, _alternating(most, steps)
+        seats, together, make = largest, 1, _alternating(largest, steps)
     else:
-        seats, together, make = most, most, lambda: Batches(most, most, most)
+        seats, together, make = largest, largest, lambda: Batches(largest, largest, largest)
     frames_s = _frames_s(measured.frames or ((1, frame_s),), together)
-    first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.most or most, make)
+    first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.limit or largest, make)
     by_load = config is not None and config.seats_by_load
     sizes = tuple(1 << power for power in range(seats.bit_length())) if by_load else range(1, seats)
     return _with_steps(first, measured.serve, (*(size for size in sizes if size < seats), seats))
@@ -212,44 +212,44 @@ def _alternating(seats: int, steps: int) -> Callable[[], Policy]:
 def _frames_s(frames: Curve, most: int) -> tuple[float, ...]:
     """Return the seconds of 0, 1, 2, ..., most frames: interpolated between measurements, proportional beyond
     them."""
-    known = ((0, 0.0), *frames)
-    last, last_s = known[-1]
-    sizes, seconds = zip(*known, (max(most, last) + 1, last_s * (max(most, last) + 1) / last), strict=True)
-    found: list[float] = np.interp(range(most + 1), sizes, seconds).tolist()
-    return tuple(found)
+    points = ((0, 0.0), *frames)
+    last, last_s = points[-1]
+    sizes, seconds = zip(*points, (max(most, last) + 1, last_s * (max(most, last) + 1) / last), strict=True)
+    by_count: list[float] = np.interp(range(most + 1), sizes, seconds).tolist()
+    return tuple(by_count)
 
 
 def _curve(profile: Profile, stage: str) -> Curve:
-    known = profile.known().items()
-    return tuple(sorted((batch, seconds) for (name, batch), seconds in known if name == stage))
+    entries = profile.known().items()
+    return tuple(sorted((batch, seconds) for (name, batch), seconds in entries if name == stage))
 
 
 def _filled(known: Mapping[int, float], sizes: Sequence[int], seats: int) -> tuple[float, ...]:
     """Return the seconds of a step with 0, 1, 2, ... chunks. Known sizes are interpolated at `sizes`; a count
     between two of `sizes` takes as long as the next larger one. Beyond the largest known size, the duration
     stays constant."""
-    found = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
-    by_chunks = [found[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
+    at_sizes = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
+    by_chunks = [at_sizes[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
     return tuple(float(seconds) for seconds in by_chunks)
 
 
 def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> ReplicaModel:
     """Fit step_s so that the simulated rates equal the measured ones. sizes: the chunk counts for which the
     engine has a step; other counts take as long as the next larger one."""
-    known: dict[int, float] = {}
+    by_size: dict[int, float] = {}
     for batch, seconds in serve:
         wanted_s = seconds / batch
         used = _used(model, batch)
-        at = sizes[min(bisect_left(sizes, used), len(sizes) - 1)]
-        if at in known or at < max(known, default=0):
+        step_size = sizes[min(bisect_left(sizes, used), len(sizes) - 1)]
+        if step_size in by_size or step_size < max(by_size, default=0):
             continue
         low, high = 0.0, seconds / model.steps * 2.0
         for _ in range(HALVES):
             middle = (low + high) / 2.0
-            tried = replace(model, step_s=_filled({**known, at: middle}, sizes, model.seats))
+            tried = replace(model, step_s=_filled({**by_size, step_size: middle}, sizes, model.seats))
             low, high = (middle, high) if tried.interval_s(batch) < wanted_s else (low, middle)
-        known[at] = (low + high) / 2.0
-        model = replace(model, step_s=_filled(known, sizes, model.seats))
+        by_size[step_size] = (low + high) / 2.0
+        model = replace(model, step_s=_filled(by_size, sizes, model.seats))
     return model
 
 
@@ -259,16 +259,16 @@ def _used(model: ReplicaModel, batch: int) -> int:
 
     class Counted(Policy):
         def __init__(self) -> None:
-            self._policy = model.make()
+            self._rule = model.make()
 
         def next(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf):  # type: ignore[no-untyped-def]
-            chosen = self._policy.next(lane, ready, now_s, due_s)
-            if chosen is not None and chosen.requests[0].want == ACT:
-                counts[len(chosen.requests)] = counts.get(len(chosen.requests), 0) + (chosen.steps or 1)
-            return chosen
+            choice = self._rule.next(lane, ready, now_s, due_s)
+            if choice is not None and choice.requests[0].want == ACT:
+                counts[len(choice.requests)] = counts.get(len(choice.requests), 0) + (choice.steps or 1)
+            return choice
 
         def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-            return self._policy.wake_s(ready, now_s)
+            return self._rule.wake_s(ready, now_s)
 
     step_s = tuple(max(seconds, 1e-6) for seconds in model.step_s)
     replace(model, make=Counted, step_s=step_s).interval_s(batch)

@@ -27,7 +27,7 @@ InTime = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class Rules:
+class Limits:
     """most_robots: upper limit of robots. load: the share of the replicas' time that may be promised. least:
     the smallest share of its requested rate at which a robot is admitted. within_s: 99 of 100 chunks must
     come within this time of their request."""
@@ -51,14 +51,14 @@ class Verdict:
 def capacity_hz(replicas: Iterable[Measured]) -> float:
     """Return the chunks a second of all replicas, each at its best batch size; inf if one was never
     measured."""
-    return sum(one.capacity_hz for one in replicas)
+    return sum(replica.capacity_hz for replica in replicas)
 
 
 def in_time_of(
-    replicas: Sequence[Measured], rules: Rules, slower: float = 1.0, forecast: Forecast = at_once
+    replicas: Sequence[Measured], limits: Limits, slower: float = 1.0, forecast: Forecast = at_once
 ) -> InTime:
     """Return the InTime of these replicas, each `slower` times slower than measured."""
-    return lambda rate_hz: fleet_hz(replicas, rate_hz, rules.within_s, slower, forecast)
+    return lambda rate_hz: fleet_hz(replicas, rate_hz, limits.within_s, slower, forecast)
 
 
 def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
@@ -67,12 +67,12 @@ def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
     return math.floor(fleet_hz([one], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
 
 
-def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, rules: Rules = Rules()) -> int:
+def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, limits: Limits = Limits()) -> int:
     """Return how many robots, each asking for chunks_per_s, are admitted at that rate."""
     rate_hz = chunks_per_s or UNTOLD_HZ
-    most_hz = min(rules.load * capacity_hz(replicas), fleet_hz(replicas, rate_hz, rules.within_s))
+    most_hz = min(limits.load * capacity_hz(replicas), fleet_hz(replicas, rate_hz, limits.within_s))
     fit = most_hz / rate_hz
-    return rules.most_robots if math.isinf(fit) else min(rules.most_robots, math.floor(fit * ROUNDING))
+    return limits.most_robots if math.isinf(fit) else min(limits.most_robots, math.floor(fit * ROUNDING))
 
 
 def taken_share(taken: Mapping[float, int], in_time: InTime) -> float:
@@ -90,7 +90,7 @@ def admit(
     asked_hz: float,
     taken_hz: Mapping[float, int] | Iterable[float],
     capacity_hz: float,
-    rules: Rules = Rules(),
+    limits: Limits = Limits(),
     in_time: InTime = lambda rate_hz: math.inf,
     room: Room | None = None,
 ) -> Verdict:
@@ -100,42 +100,42 @@ def admit(
     the admitted robots with their observed rhythms; it takes precedence over in_time, which knows only rates.
     Refuses an asked_hz that is negative or not finite.
     """
-    taken = Counter(taken_hz)
-    robots = sum(taken.values())
+    promises = Counter(taken_hz)
+    robots = sum(promises.values())
     if not 0.0 <= asked_hz < math.inf:
         return Verdict(False, reason=f"chunks_per_s is {asked_hz}; tell how many chunks a second are needed")
-    if robots >= rules.most_robots:
+    if robots >= limits.most_robots:
         return Verdict(
             False, reason=f"{robots} robots are served, which is most_robots; raise it or wait for one"
         )
-    wanted = asked_hz or UNTOLD_HZ
-    promised = sum(rate_hz * count for rate_hz, count in taken.items())
-    free = rules.load * capacity_hz - promised
-    what = f"the {capacity_hz:.3g} that the replicas make are left"
-    if room is not None and room.rate_hz < min(wanted, free):
+    wanted_hz = asked_hz or UNTOLD_HZ
+    promised = sum(rate_hz * count for rate_hz, count in promises.items())
+    free = limits.load * capacity_hz - promised
+    remainder = f"the {capacity_hz:.3g} that the replicas make are left"
+    if room is not None and room.rate_hz < min(wanted_hz, free):
         have = (
-            f"{wanted:.3g} chunks a second are asked for, but beside the {robots} robots that are served, as "
-            f"they ask now, {100 * room.in_time:.3g} in 100 chunks would come within {rules.within_s:.3g} s, "
-            f"where 99 are wanted"
+            f"{wanted_hz:.3g} chunks a second are asked for, but beside the {robots} robots that are served, "
+            f"as they ask now, {100 * room.in_time:.3g} in 100 chunks would come within "
+            f"{limits.within_s:.3g} s, where 99 are wanted"
         )
-        return _lower(wanted, room.rate_hz, rules, have)
-    timely_hz = math.inf if room is not None else in_time(wanted)
+        return _lower(wanted_hz, room.rate_hz, limits, have)
+    timely_hz = math.inf if room is not None else in_time(wanted_hz)
     if robots and timely_hz < math.inf:
-        timely = (1.0 - taken_share(taken, in_time)) * timely_hz if timely_hz else 0.0
+        timely = (1.0 - taken_share(promises, in_time)) * timely_hz if timely_hz else 0.0
         if timely < free:
             free = timely
-            what = f"the {timely_hz:.3g} of which 99 in 100 come within {rules.within_s:.3g} s are left"
-    if wanted <= free * ROUNDING:
-        return Verdict(True, wanted)
+            remainder = f"the {timely_hz:.3g} of which 99 in 100 come within {limits.within_s:.3g} s are left"
+    if wanted_hz <= free * ROUNDING:
+        return Verdict(True, wanted_hz)
     have = (
-        f"{wanted:.3g} chunks a second are asked for, {max(0.0, free):.3g} of {what} ({robots} robots have "
-        f"{promised:.3g})"
+        f"{wanted_hz:.3g} chunks a second are asked for, {max(0.0, free):.3g} of {remainder} "
+        f"({robots} robots have {promised:.3g})"
     )
-    return _lower(wanted, free, rules, have)
+    return _lower(wanted_hz, free, limits, have)
 
 
-def _lower(wanted_hz: float, left_hz: float, rules: Rules, have: str) -> Verdict:
+def _lower(wanted_hz: float, left_hz: float, limits: Limits, have: str) -> Verdict:
     """Admit at the rate that is left if that is enough, or refuse. have: says how much there is."""
-    if left_hz >= rules.least * wanted_hz * (2.0 - ROUNDING) and left_hz > 0.0:
+    if left_hz >= limits.least * wanted_hz * (2.0 - ROUNDING) and left_hz > 0.0:
         return Verdict(True, left_hz, f"{have}; it is served at that rate, {left_hz:.3g} a second")
     return Verdict(False, reason=f"{have}; ask for fewer, or add a replica")

@@ -83,7 +83,7 @@ class LocalReplica:
         if ahead is None:
             pace = max(config.frames_together, joins_of(config.staggered, config.steps))
             ahead = 1 if pace == 1 else 2 * pace
-        self.name, self.profile, self.most = name, Profile(), max(1, config.staggered) + ahead
+        self.name, self.profile, self.limit = name, Profile(), max(1, config.staggered) + ahead
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
         self.updates = config.steps if engine.policy.acts == FLOW else 0
         self.answers = config.answers if engine.policy.answers else 0
@@ -113,7 +113,7 @@ class LocalReplica:
 
     def room(self) -> int:
         with self._lock:
-            return self.most - sum(not job.asks for job in self._jobs.values())
+            return self.limit - sum(not job.asks for job in self._jobs.values())
 
     @property
     def robots(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class LocalReplica:
         frames_together, and store the results in the profile. Its SERVE entries are batch times the interval
         between chunks, its FRAMES entries the seconds of all frames together. Needs an engine that nobody
         else uses, and an observation of a robot that it knows."""
-        for batch in sorted({*(1 << power for power in range(self.most.bit_length())), self.most}):
+        for batch in sorted({*(1 << power for power in range(self.limit.bit_length())), self.limit}):
             self.profile.note(SERVE, batch, batch * self._interval_s(observation, batch))
         for power in range(self.engine.config.frames_together.bit_length() if self.updates else 0):
             frames = 1 << power
@@ -196,11 +196,11 @@ class LocalReplica:
 
     def _frames_s(self, observation: Observation, frames: int, groups: int) -> float:
         """Return the seconds of so many groups of frames, and of one chunk from the last frame."""
-        prefixes, over, began_s = self.engine.runner.prefixes, Future[None](), self._clock()
-        left = [groups * frames, groups * frames]  # to be submitted, to be finished
+        prefixes, finished, began_s = self.engine.runner.prefixes, Future[None](), self._clock()
+        remaining = [groups * frames, groups * frames]  # to be submitted, to be finished
 
         def submit() -> None:
-            left[0] -= 1
+            remaining[0] -= 1
             frame = Request(OBSERVE, observation.robot, observation=observation, waits=True)
             frame.on_progress = seen
             self.engine.scheduler.submit(frame)
@@ -210,21 +210,21 @@ class LocalReplica:
                 return
             prefixes.remove(frame.robot)
             if not isinstance(frame.result, Prefix):
-                over.set_exception(frame.error or RuntimeError("a frame was not computed"))
+                finished.set_exception(frame.error or RuntimeError("a frame was not computed"))
                 return
-            left[1] -= 1
-            if left[0]:
+            remaining[1] -= 1
+            if remaining[0]:
                 submit()
-            if left[1]:
+            if remaining[1]:
                 frame.result.release()
                 return
             job = _Job(Round("", frame.robot, 0, 0), Future(), began_s, prefix=frame.result)
-            job.future.add_done_callback(lambda _: over.set_result(None))
+            job.future.add_done_callback(lambda _: finished.set_result(None))
             self._submit(job, self._action(job, frame.robot))
 
         for _ in range(frames):
             submit()
-        over.result()
+        finished.result()
         return self._clock() - began_s
 
     def _begin(self, job: _Job, observation: EncodedObservation) -> None:

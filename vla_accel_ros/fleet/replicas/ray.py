@@ -72,7 +72,7 @@ class RayReplica:
         import ray
 
         self._ray: Any = ray
-        self.name, self.where, self.profile, self.most, self.network_s = name, where, Profile(), 0, 0.0
+        self.name, self.where, self.profile, self.limit, self.network_s = name, where, Profile(), 0, 0.0
         self.ready: Future[None] = Future()
         self.pid, self.starts, self.updates, self.answers = 0, 0, 0, 0
         self.config: EngineConfig | None = None
@@ -104,7 +104,7 @@ class RayReplica:
         with self._changed:
             if not self._serving:
                 return 0
-            return self.most - sum(call.what == "serve" for call in self._calls.values())
+            return self.limit - sum(call.what == "serve" for call in self._calls.values())
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
         with self._changed:
@@ -145,7 +145,7 @@ class RayReplica:
         """Call the actor with an observation."""
         future: Future[Any] = Future()
         try:
-            seen = data.plain(observation)
+            frame = data.plain(observation)
         except ValueError as error:
             future.set_exception(error)
             return future
@@ -153,7 +153,7 @@ class RayReplica:
             if not self._serving:
                 future.set_exception(ReplicaLost(f"{self.name} is lost"))
                 return future
-            return self._call(what, read, within_s, round, seen, numbered=True)
+            return self._call(what, read, within_s, round, frame, numbered=True)
 
     def _call(
         self,
@@ -173,14 +173,14 @@ class RayReplica:
                 return future
             call = _Call(self._numbers, what, future, self._clock() + within_s, alive)
             self._calls[call.number] = call
-            before = (call.number,) if numbered else ()
+            prefix = (call.number,) if numbered else ()
             try:
-                came = getattr(actor, what).remote(*before, *arguments).future()
+                reply = getattr(actor, what).remote(*prefix, *arguments).future()
             except self._ray.exceptions.RayError as error:
                 self._lose(actor, f"{type(error).__name__}")
                 return future
             self._changed.notify_all()
-        came.add_done_callback(partial(self._came, actor, call, read))
+        reply.add_done_callback(partial(self._came, actor, call, read))
         return future
 
     def _came(self, actor: Any, call: _Call, read: Callable[[Any], Any], came: Future[Any]) -> None:
@@ -192,9 +192,9 @@ class RayReplica:
                 self._lose(actor, f"{call.what} came to {type(error).__name__}: {_end(error)}")
             return
         with self._changed:
-            known = self._calls.pop(call.number, None) is not None
+            expected = self._calls.pop(call.number, None) is not None
             self._changed.notify_all()
-        if not known:
+        if not expected:
             return
         try:
             result = read(answer)
@@ -229,25 +229,25 @@ class RayReplica:
                 if self._closed:
                     return
                 now_s = self._clock()
-                late = [call for call in self._calls.values() if call.until_s <= now_s]
-                if not late:
+                overdue = [call for call in self._calls.values() if call.until_s <= now_s]
+                if not overdue:
                     due_s = min((call.until_s for call in self._calls.values()), default=None)
                     self._changed.wait(None if due_s is None else due_s - now_s)
                     continue
-                for call in late:
+                for call in overdue:
                     del self._calls[call.number]
                 actor = self._actor
-            for call in late:
-                why = f"it did not answer {call.what} in time"
+            for call in overdue:
+                reason = f"it did not answer {call.what} in time"
                 if not self._placed:
-                    why = self._nowhere()
+                    reason = self._nowhere()
                 elif call.what == "start":
-                    why += f": it loads or measures for longer than start_s, {self._deadlines.start:g} s"
+                    reason += f": it loads or measures for longer than start_s, {self._deadlines.start:g} s"
                 if call.alive:
-                    self._lose(actor, why)
+                    self._lose(actor, reason)
                 else:  # the actor may be busy or dead
                     self._call("echo", data.count, self._deadlines.alive, NOTHING, alive=True)
-                _settle(call.future, error=ReplicaLost(f"replica {self.name}: {why}"))
+                _settle(call.future, error=ReplicaLost(f"replica {self.name}: {reason}"))
 
     def _keep(self) -> None:
         """Thread: start the actor, and restart it whenever it is lost."""
@@ -307,7 +307,7 @@ class RayReplica:
         with self._changed:
             if actor is not self._actor:
                 raise ReplicaLost(f"replica {self.name} was lost while it started")
-            self.pid, self.most, self.updates = started.pid, started.most, started.updates
+            self.pid, self.limit, self.updates = started.pid, started.limit, started.updates
             self.profile, self.answers, self.config = started.profile, started.answers, started.config
             told_s = self.where.network_s
             self.network_s = statistics.median(times) if told_s is None else told_s

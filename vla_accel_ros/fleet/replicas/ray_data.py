@@ -35,7 +35,7 @@ class Started:
     concurrent questions."""
 
     pid: int
-    most: int
+    limit: int
     updates: int
     answers: int
     profile: Profile
@@ -80,16 +80,16 @@ def count(answer: Any) -> int:
 
 def started(answer: Any) -> Started:
     """Return the report of a start."""
-    pid, most, updates, answers, known, observation_bytes, options = _parts(_value(answer), 7, "a start")
+    pid, limit, updates, answers, durations, observation_bytes, options = _parts(_value(answer), 7, "a start")
     times = {}
-    for one in known if isinstance(known, list) else ():
-        stage, batch, seconds = _parts(one, 3, "a measured time")
+    for entry in durations if isinstance(durations, list) else ():
+        stage, batch, seconds = _parts(entry, 3, "a measured time")
         if stage not in (SERVE, FRAMES) or not _is_time(seconds):
             raise ReplicaLost(f"a replica was measured as {stage!r}, {seconds!r} s; that is no time")
         times[stage, _whole(batch, "a batch", 1, MOST_AT_ONCE)] = float(seconds)
     return Started(
         _whole(pid, "its process"),
-        _whole(most, "requests at once", 1, MOST_AT_ONCE),
+        _whole(limit, "requests at once", 1, MOST_AT_ONCE),
         _whole(updates, "updates of a chunk"),
         _whole(answers, "questions at once", 0, MOST_AT_ONCE),
         Profile(times),
@@ -101,14 +101,14 @@ def started(answer: Any) -> Started:
 def _config(options: Any) -> EngineConfig:
     """Return an engine's options. They come as (name, value) pairs, each of the type of its default."""
     usual: dict[Any, Any] = {field.name: field.default for field in fields(EngineConfig)}
-    given: dict[str, Any] = {}
-    for one in _parts(options, len(usual), "an engine"):
-        name, option = _parts(one, 2, "an option")
+    values: dict[str, Any] = {}
+    for pair in _parts(options, len(usual), "an engine"):
+        name, option = _parts(pair, 2, "an option")
         if type(name) is not str or type(option) is not type(usual.get(name)):
             raise ReplicaLost(f"{name!r} of an engine is {option!r}; that is no option of it")
-        given[name] = option
+        values[name] = option
     try:
-        return EngineConfig(**given)
+        return EngineConfig(**values)
     except ValueError as error:
         raise ReplicaLost(f"the options of an engine cannot be: {error}") from error
 
@@ -148,17 +148,17 @@ def text(answer: Any) -> str:
 
 def session(answer: Any) -> Session | None:
     """Return the session that describes how a robot's chunks are computed; None if there is none."""
-    told = _value(answer)
-    if told is None:
+    parts = _value(answer)
+    if parts is None:
         return None
     names = [field.name for field in fields(Session)]
-    given: dict[str, Any] = dict(zip(names, _parts(told, len(names), "a session"), strict=True))
-    for name, value in given.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            _words(one, f"{name} of a session")
+    values: dict[str, Any] = dict(zip(names, _parts(parts, len(names), "a session"), strict=True))
+    for name, value in values.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            _words(text, f"{name} of a session")
         if isinstance(value, tuple) != (name in ("cameras", "topics", "versions")):
             raise ReplicaLost(f"{name} of a session is {type(value).__name__}")
-    return Session(**given)
+    return Session(**values)
 
 
 def _words(value: Any, what: str) -> str:
@@ -173,14 +173,14 @@ def _value(answer: Any) -> Any:
     kind, value = _parts(answer, 2, "an answer")
     if kind == OK:
         return value
-    why = value if isinstance(value, str) else repr(value)[:200]
+    shown = value if isinstance(value, str) else repr(value)[:200]
     if kind == REFUSED:
-        raise ValueError(why)
+        raise ValueError(shown)
     if kind == CANCELLED:
         raise CancelledError
     if kind == FAILED:
-        raise RuntimeError(why)
-    raise ReplicaLost(why if kind == LOST else f"{kind!r} is no answer of a replica")
+        raise RuntimeError(shown)
+    raise ReplicaLost(shown if kind == LOST else f"{kind!r} is no answer of a replica")
 
 
 def _parts(value: Any, count: int, what: str) -> Sequence[Any]:

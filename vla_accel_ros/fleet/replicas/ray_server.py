@@ -69,18 +69,18 @@ class Server:
         engine."""
         sys.setswitchinterval(SWITCH_S)  # the engine's thread waits for what Ray's thread reads
         try:
-            replica, seen = await asyncio.to_thread(self._make)
+            replica, observation = await asyncio.to_thread(self._make)
             keep_loaded()
-            profile = await asyncio.to_thread(replica.measure, seen)
+            profile = await asyncio.to_thread(replica.measure, observation)
         except (ValueError, OSError) as error:
             return REFUSED, _sentence(error)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
-        known = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
+        durations = [(stage, batch, float(seconds)) for (stage, batch), seconds in profile.known().items()]
         self._replica = replica
-        size = sum(image.nbytes for image in seen.images.values())
+        size = sum(image.nbytes for image in observation.images.values())
         options = None if replica.config is None else plain_options(replica.config)
-        return OK, (os.getpid(), replica.most, replica.updates, replica.answers, known, size, options)
+        return OK, (os.getpid(), replica.limit, replica.updates, replica.answers, durations, size, options)
 
     async def echo(self, data: np.ndarray) -> Answer:
         """Return the size of `data` in bytes; measures the network, and shows that the process lives."""
@@ -152,5 +152,5 @@ def _sentence(error: BaseException) -> str:
 
 def plain_options(config: EngineConfig) -> tuple[tuple[str, Any], ...]:
     """Return the options by name, each of the type of its default."""
-    usual = {one.name: type(one.default) for one in fields(EngineConfig)}
+    usual = {option.name: type(option.default) for option in fields(EngineConfig)}
     return tuple((name, kind(getattr(config, name))) for name, kind in usual.items())  # type: ignore[misc]

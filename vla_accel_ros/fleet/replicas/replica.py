@@ -47,7 +47,7 @@ class Replica(Protocol):
 
     name: str
     profile: Profile
-    most: int
+    limit: int
     network_s: float
     answers: int
     config: EngineConfig | None

@@ -130,9 +130,9 @@ class FleetClient:
         if (admission.engine, admission.robot) != (self.engine, self.robot):
             self.counts["foreign"] += 1
             return False
-        before, self.admission = self.admission, admission
+        previous, self.admission = self.admission, admission
         self._heard_ns = now_ns
-        if before is None or before.scheduler != admission.scheduler:
+        if previous is None or previous.scheduler != admission.scheduler:
             self._unknown = False
             if self._asked is not None or self._again_ns is not None:
                 self._asked, self._again_ns = None, now_ns
@@ -174,8 +174,8 @@ class FleetClient:
     def step(self, now_ns: int) -> Step:
         """Return what to do now. Call it often: the result holds only for now_ns."""
         self.execution.count(now_ns, bool(self._instruction))
-        asked = self._asked
-        if asked is not None and now_ns > asked.deadline_ns:
+        round_ = self._asked
+        if round_ is not None and now_ns > round_.deadline_ns:
             self.counts["lost"] += 1
             self._lost.add(self.attempt)
             self._asked, self._again_ns, self._in_a_row = None, now_ns, self._in_a_row + 1

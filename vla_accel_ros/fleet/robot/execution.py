@@ -68,8 +68,8 @@ class Execution:
         """Return the chunk with its horizon extended as far as it may be executed."""
         if chunk.execution_horizon is None:
             return chunk
-        most = min(chunk.horizon, chunk.executed + self._extend_actions)
-        return replace(chunk, execution_horizon=most)
+        longest = min(chunk.horizon, chunk.executed + self._extend_actions)
+        return replace(chunk, execution_horizon=longest)
 
     def take(self, chunk: Chunk, now_ns: int) -> float | None:
         """Accept a chunk that arrived now and return None. If none of it can still be executed, or a newer
@@ -96,11 +96,11 @@ class Execution:
     def progress(self, now_ns: int) -> tuple[float, int]:
         """Return the seconds since the last chunk began to be executed, negative if it is not, and how many
         of its actions are left before the horizon."""
-        taken = self._taken
-        if taken is None or self.state not in ("running", "") or now_ns < taken.begins_ns:
+        current = self._taken
+        if current is None or self.state not in ("running", "") or now_ns < current.begins_ns:
             return -1.0, 0
-        left = max(0, taken.ends_ns - now_ns) / self._step_ns
-        return (now_ns - taken.begins_ns) * 1e-9, math.floor(left + 1e-6)
+        remaining = max(0, current.ends_ns - now_ns) / self._step_ns
+        return (now_ns - current.begins_ns) * 1e-9, math.floor(remaining + 1e-6)
 
     @property
     def stalled_s(self) -> float:

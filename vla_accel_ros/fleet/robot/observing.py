@@ -84,8 +84,8 @@ class EncodedIngest(Ingest):
         return jpeg_of(pixels, self._jpeg_quality)
 
     def _picture(self, camera: str, stamp_ns: int) -> tuple[int, bytes, Header] | None:
-        found = [picture for picture in self._pictures.get(camera, ()) if picture[0] == stamp_ns]
-        return found[-1] if found else None
+        matches = [picture for picture in self._pictures.get(camera, ()) if picture[0] == stamp_ns]
+        return matches[-1] if matches else None
 
     def _pixels(self, frame: Frame) -> np.ndarray | None:
         picture = self._picture(frame.camera, frame.stamp_ns)

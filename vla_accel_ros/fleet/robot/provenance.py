@@ -71,5 +71,5 @@ class Provenance:
     def of(self, stamp_ns: int, words: str, replica: str) -> Seen | None:
         """Return what a chunk or answer with this stamp was made from; None if unknown. replica:
         "SCHEDULER/NAME"."""
-        seen, session = self._sent.get((stamp_ns, words)), self._sessions.get(replica)
-        return None if seen is None or session is None else replace(seen, session=session)
+        observed, session = self._sent.get((stamp_ns, words)), self._sessions.get(replica)
+        return None if observed is None or session is None else replace(observed, session=session)

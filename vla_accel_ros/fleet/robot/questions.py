@@ -73,23 +73,23 @@ class Questions:
     @property
     def unsent(self) -> bool:
         """Whether a question waits for an observation."""
-        return any(one.stamp_ns is None for one in self._open.values())
+        return any(question.stamp_ns is None for question in self._open.values())
 
     def send(self, seen: EncodedObservation, now_ns: int) -> Iterator[ChunkRequest]:
         """Yield the questions to send with this observation."""
-        for number, one in self._open.items():
-            if one.stamp_ns is None:
-                one.stamp_ns = seen.stamp_ns
-                within_s = max(0.0, (one.until_ns - now_ns) * 1e-9 - GRACE_S)
-                asked = replace(seen, instruction=one.text)
+        for number, question in self._open.items():
+            if question.stamp_ns is None:
+                question.stamp_ns = seen.stamp_ns
+                within_s = max(0.0, (question.until_ns - now_ns) * 1e-9 - GRACE_S)
+                observation = replace(seen, instruction=question.text)
                 yield ChunkRequest(
-                    Round(self._engine, self._robot, 0, number), 0, now_ns, asked, within_s=within_s
+                    Round(self._engine, self._robot, 0, number), 0, now_ns, observation, within_s=within_s
                 )
 
     def answered(self, answer: TextAnswer) -> bool:
         """Close the question that this answers; return whether there was one."""
-        one = self._open.get(answer.round.number)
-        if one is None or (one.text, one.stamp_ns) != (answer.prompt, answer.stamp_ns):
+        question = self._open.get(answer.round.number)
+        if question is None or (question.text, question.stamp_ns) != (answer.prompt, answer.stamp_ns):
             self.foreign += 1
             return False
         del self._open[answer.round.number]
@@ -98,13 +98,13 @@ class Questions:
     def late(self, now_ns: int, blind: str) -> list[tuple[str, str]]:
         """Close the questions whose deadline has passed; return their texts and reasons. blind: why there is
         no observation."""
-        over = [number for number, one in self._open.items() if now_ns >= one.until_ns]
-        return [self._told(self._open.pop(number), blind) for number in over]
+        expired = [number for number, question in self._open.items() if now_ns >= question.until_ns]
+        return [self._told(self._open.pop(number), blind) for number in expired]
 
     def close(self, why: str = "") -> list[tuple[str, str]]:
         """Close all questions; return their texts with the reason `why`."""
-        gone, self._open = self._open, {}
-        return [(one.text, why) for one in gone.values()]
+        open_questions, self._open = self._open, {}
+        return [(question.text, why) for question in open_questions.values()]
 
     def _told(self, one: _Question, blind: str) -> tuple[str, str]:
         if one.stamp_ns is None:

@@ -67,16 +67,16 @@ class Completion:
     def _leading(self, work: Work, other: Work, now_s: float) -> Work:
         """Return which of two replicas computing one request to wait for: the first with a chunk, or the
         other one if one fails or takes too long."""
-        for one, rest in ((work, other), (other, work)):
-            if one.future.done():
-                one.hedge = rest.hedge = None
-                if (error := error_of(one.future)) is None:
-                    self._dispatcher.cancelled(rest, now_s)
-                    rest.cancel()
-                    return one
+        for leader, follower in ((work, other), (other, work)):
+            if leader.future.done():
+                leader.hedge = follower.hedge = None
+                if (error := error_of(leader.future)) is None:
+                    self._dispatcher.cancelled(follower, now_s)
+                    follower.cancel()
+                    return leader
                 if isinstance(error, ReplicaLost):
-                    self._members.lost(one.replica, now_s)
-                return rest
+                    self._members.lost(leader.replica, now_s)
+                return follower
         if now_s - work.began_s > self._settings.serve_s:
             work.hedge = None
             work.cancel()
@@ -119,13 +119,13 @@ class Completion:
         self._learn(work, now_s)
         robot.queued_s, robot.age_s = work.began_s - pending.first_s, now_s - work.observed_s
         robot.counts.answered += 1
-        asked = work.asked
+        request = work.asked
         self._ports.answer(
             ChunkAnswer(
-                asked.round,
-                asked.attempt,
+                request.round,
+                request.attempt,
                 self._name,
-                asked.sent_ns,
+                request.sent_ns,
                 chunk,
                 queued_s=robot.queued_s,
                 served_s=now_s - work.began_s,
@@ -150,11 +150,13 @@ class Completion:
             pending.work.cancel()
             self._requeue(robot, pending)
         else:
-            why = "the robot could no longer use the chunk"
+            reason = "the robot could no longer use the chunk"
             if now_s < robot.next_s:
                 rate_hz = robot.verdict.chunks_per_s
-                why += f": it asks more often than the {rate_hz:.3g} times a second that it was admitted with"
-            self.drop(robot, why, counted=True)
+                reason += (
+                    f": it asks more often than the {rate_hz:.3g} times a second that it was admitted with"
+                )
+            self.drop(robot, reason, counted=True)
 
     def _retry(self, robot: Robot, pending: PendingRequest, why: str) -> None:
         """Queue the request of a lost replica again, unless too many replicas were lost over it."""

@@ -20,7 +20,7 @@ from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.admission.verdict import (
     UNTOLD_HZ,
     InTime,
-    Rules,
+    Limits,
     Verdict,
     admit,
     capacity_hz,
@@ -40,9 +40,9 @@ vary."""
 class Judge:
     """The judge of one scheduler. punctuality: lateness of its answers."""
 
-    def __init__(self, replicas: Sequence[Replica], rules: Rules, forecast: Forecast) -> None:
-        self._replicas, self._rules, self._forecast = tuple(replicas), rules, forecast
-        self.punctuality = Punctuality(rules.within_s)
+    def __init__(self, replicas: Sequence[Replica], limits: Limits, forecast: Forecast) -> None:
+        self._replicas, self._limits, self._forecast = tuple(replicas), limits, forecast
+        self.punctuality = Punctuality(limits.within_s)
         self._taken: Counter[float] = Counter()  # number of robots with each promised rate
         self._asking: dict[str, tuple[Any, ...]] = {}  # arguments of unfinished forecasts, by robot
         self._pace = 1.0  # factor by which the replica was found slower than measured
@@ -68,14 +68,14 @@ class Judge:
 
     def promise(self, robot: Robot, verdict: Verdict) -> None:
         """Set a robot's verdict and count its promised rate."""
-        before, robot.verdict = robot.verdict, verdict
-        if before.chunks_per_s != verdict.chunks_per_s:
+        previous, robot.verdict = robot.verdict, verdict
+        if previous.chunks_per_s != verdict.chunks_per_s:
             self.punctuality.changed()
-        for each, count in ((before, -1), (verdict, 1)):
-            if each.admitted:
-                self._taken[each.chunks_per_s] += count
-                if not self._taken[each.chunks_per_s]:
-                    del self._taken[each.chunks_per_s]
+        for state, count in ((previous, -1), (verdict, 1)):
+            if state.admitted:
+                self._taken[state.chunks_per_s] += count
+                if not self._taken[state.chunks_per_s]:
+                    del self._taken[state.chunks_per_s]
 
     def forget(self, robot: Robot) -> None:
         """Remove a robot; punctuality starts again."""
@@ -91,18 +91,18 @@ class Judge:
             if asking is None:
                 return None
             self._asking[robot.name] = asking
-        found: Room = self._forecast(room, *self._asking[robot.name])
+        result: Room = self._forecast(room, *self._asking[robot.name])
         del self._asking[robot.name]
-        self._pace, self._more = found.pace, self._more or found.rate_hz > 0.0
-        return found
+        self._pace, self._more = result.pace, self._more or result.rate_hz > 0.0
+        return result
 
     def verdict(self, robot: Robot, room: Room | None = None) -> Verdict:
         """Return the verdict on a robot beside all others. Raises Forecasting."""
-        taken, told = self._taken, robot.verdict
-        if told.admitted:
-            taken = taken - Counter([told.chunks_per_s])
+        promises, current = self._taken, robot.verdict
+        if current.admitted:
+            promises = promises - Counter([current.chunks_per_s])
         capacity = self.capacity_hz / self.punctuality.slower
-        return admit(robot.description.chunks_per_s, taken, capacity, self._rules, self._in_time(), room)
+        return admit(robot.description.chunks_per_s, promises, capacity, self._limits, self._in_time(), room)
 
     def look(self) -> None:
         """Update the share that may be promised; to be called periodically. Raises Forecasting."""
@@ -112,7 +112,7 @@ class Judge:
 
     def keeps(self) -> bool:
         """Return whether the promised rates are possible. Raises Forecasting."""
-        most_hz = self._rules.load * self.capacity_hz / self.punctuality.slower
+        most_hz = self._limits.load * self.capacity_hz / self.punctuality.slower
         return self._promised_share() <= FITS * self._share and self.promised_hz() <= FITS * most_hz
 
     def _promised_share(self) -> float:
@@ -121,22 +121,28 @@ class Judge:
         return taken_share(self._taken, self._in_time()) if self._taken.total() > 1 else 0.0
 
     def _in_time(self) -> InTime:
-        return in_time_of(self._measured(), self._rules, self.punctuality.slower, self._forecast)
+        return in_time_of(self._measured(), self._limits, self.punctuality.slower, self._forecast)
 
     def _measured(self) -> list[Measured]:
         return Measured.all(self._replicas)
 
     def _as_they_ask(self, robot: Robot, robots: Iterable[Robot], now_s: float) -> tuple[Any, ...] | None:
         """Return the arguments of the forecast `room`, or None."""
-        (one, *others), rules, late = self._measured(), self._rules, self.punctuality
+        (measured, *further), limits, punctuality = self._measured(), self._limits, self.punctuality
         wanted_hz = robot.description.chunks_per_s or UNTOLD_HZ
-        if others or not one.serve or math.isinf(rules.within_s) or not 0.0 < wanted_hz < math.inf:
+        if further or not measured.serve or math.isinf(limits.within_s) or not 0.0 < wanted_hz < math.inf:
             return None
-        served = [each for each in robots if each is not robot and each.verdict.admitted]
+        served = [candidate for candidate in robots if candidate is not robot and candidate.verdict.admitted]
         if not 0 < len(served) < MOST_ROBOTS:
             return None
-        rhythms = tuple(each.rhythm(now_s) for each in served)
-        if sum(each.next_s is not None for each in rhythms) < SEEN * len(rhythms):
+        rhythms = tuple(candidate.rhythm(now_s) for candidate in served)
+        if sum(candidate.next_s is not None for candidate in rhythms) < SEEN * len(rhythms):
             return None
-        asked = wanted_hz, rules.least, rules.within_s
-        return one.slower(1.0), rhythms, *asked, late.took_s, max(late.slower, self._pace)
+        request = wanted_hz, limits.least, limits.within_s
+        return (
+            measured.slower(1.0),
+            rhythms,
+            *request,
+            punctuality.took_s,
+            max(punctuality.slower, self._pace),
+        )

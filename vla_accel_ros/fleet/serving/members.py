@@ -60,31 +60,31 @@ class Members:
         self._lowered: dict[str, Robot] = {}  # refused or slowed
         self._again_s: dict[str, float] = {}  # when to try a lost replica again
         self._judge_s = -math.inf
-        self.judge = Judge(self.replicas, settings.rules, forecast)
+        self.judge = Judge(self.replicas, settings.limits, forecast)
 
     def described(self, description: RobotDescription, now_s: float) -> None:
         """Add a robot that described itself. Another process under its name, or another description, starts
         it over. A robot that repeats its description may not have received its admission, may have heard
         another scheduler since, or may be refused because of the numbers of its requests: it is told again,
         and its numbers start anew."""
-        known = self.robots.get(description.robot)
-        if known is not None and known.description == description:
-            self.heard(known, now_s)
-            known.newest = NOTHING_ASKED if known.pending is None else known.pending.order
-            if known.told is not None:
-                known.told = None
-                self._tell_ready(known)
+        previous = self.robots.get(description.robot)
+        if previous is not None and previous.description == description:
+            self.heard(previous, now_s)
+            previous.newest = NOTHING_ASKED if previous.pending is None else previous.pending.order
+            if previous.told is not None:
+                previous.told = None
+                self._tell_ready(previous)
             return
-        if known is not None:
-            self.forget(known, now_s)
+        if previous is not None:
+            self.forget(previous, now_s)
         robot = Robot(description, NOT_JUDGED, whole(description), now_s, now_s)
-        if len(self.robots) < 2 * self._settings.rules.most_robots:
+        if len(self.robots) < 2 * self._settings.limits.most_robots:
             name = robot.name
             self.robots[name] = self._heard[name] = self._new[name] = robot
         else:
             robot.verdict = Verdict(False, reason=f"{len(self.robots)} robots are known; raise most_robots")
             self._tell(robot)
-        self._again |= known is not None
+        self._again |= previous is not None
         self._review(now_s)
         self.step(now_s)
 
@@ -96,8 +96,8 @@ class Members:
 
     def gone(self, robot: str, now_s: float) -> None:
         """Forget a robot that has gone, and judge the others again."""
-        if (known := self.robots.get(robot)) is not None:
-            self.forget(known, now_s)
+        if (member := self.robots.get(robot)) is not None:
+            self.forget(member, now_s)
             self._again = True
             for lowered in self._lowered.values():
                 lowered.judged_s = -math.inf
@@ -105,16 +105,16 @@ class Members:
 
     def forget(self, robot: Robot, now_s: float) -> None:
         """Remove every trace of a robot, here and in the replicas."""
-        known = self.robots.pop(robot.name, None)
-        for place in (self._heard, self._new, self._unsettled, self._lowered):
-            place.pop(robot.name, None)
-        if known is robot:
+        member = self.robots.pop(robot.name, None)
+        for group in (self._heard, self._new, self._unsettled, self._lowered):
+            group.pop(robot.name, None)
+        if member is robot:
             self.judge.forget(robot)
         self._left(robot, now_s)
-        for one in self.replicas:
-            if (future := robot.ready.pop(one.name, None)) is not None:
+        for replica in self.replicas:
+            if (future := robot.ready.pop(replica.name, None)) is not None:
                 future.cancel()
-            one.forget(robot.name)
+            replica.forget(robot.name)
 
     def look(self, now_s: float) -> None:
         """Forget robots that were silent for too long, and judge others again when it is time."""
@@ -135,21 +135,21 @@ class Members:
             if robot.name not in self._unsettled:
                 continue
             settled = True
-            for one in self.replicas:  # announce the session of a ready replica before its first chunk
-                future = robot.ready.get(one.name)
+            for replica in self.replicas:  # announce the session of a ready replica before its first chunk
+                future = robot.ready.get(replica.name)
                 if future is not None and future.done() and isinstance(error_of(future), ReplicaLost):
-                    robot.ready.pop(one.name)
-                    self.lost(one, now_s)
+                    robot.ready.pop(replica.name)
+                    self.lost(replica, now_s)
                     future = None
-                if future is None and now_s >= self._again_s.get(one.name, -math.inf):
-                    robot.ready[one.name] = future = one.describe(robot.description)
+                if future is None and now_s >= self._again_s.get(replica.name, -math.inf):
+                    robot.ready[replica.name] = future = replica.describe(robot.description)
                     future.add_done_callback(self._wake)
                 if future is None or not future.done() or isinstance(error_of(future), ReplicaLost):
                     settled = False
-                elif robot.is_ready(one.name) and robot.introduced.get(one.name) is not future:
-                    robot.introduced[one.name] = future
+                elif robot.is_ready(replica.name) and robot.introduced.get(replica.name) is not future:
+                    robot.introduced[replica.name] = future
                     if (session := future.result()) is not None:
-                        self._ports.session(robot.name, one.name, session)
+                        self._ports.session(robot.name, replica.name, session)
             self._tell_ready(robot)
             if settled and robot.told == robot.verdict:
                 self._unsettled.pop(robot.name, None)
@@ -165,8 +165,8 @@ class Members:
 
     def not_served(self, replica: str, now_s: float) -> set[Robot]:
         """Return the robots that this replica cannot serve yet, or that had the chunks of their rate."""
-        found = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
-        return found | {robot for robot in self.robots.values() if now_s < robot.next_s}
+        unready = {robot for robot in self._unsettled.values() if not robot.is_ready(replica)}
+        return unready | {robot for robot in self.robots.values() if now_s < robot.next_s}
 
     def _review(self, now_s: float) -> None:
         """Judge all robots that are due, as far as their forecasts are ready."""
@@ -212,8 +212,8 @@ class Members:
                 return
             if robot.verdict.admitted:
                 verdict = self.judge.verdict(robot)
-                found = self.judge.punctuality.found or "the replicas have become slower"
-                reason = f"its service was reduced because {found}: {verdict.reason}"
+                cause = self.judge.punctuality.found or "the replicas have become slower"
+                reason = f"its service was reduced because {cause}: {verdict.reason}"
                 self._judged(robot, replace(verdict, reason=reason))
                 if not verdict.admitted:
                     self._failed(robot, reason)
@@ -270,8 +270,8 @@ class Members:
         if robot.told != verdict:
             robot.told = verdict
             reason = verdict.reason or self._lower_priority(description)
-            said = (verdict.admitted, reason, verdict.chunks_per_s)
-            self._ports.admit(Admission(description.engine, robot.name, self.name, *said))
+            values = (verdict.admitted, reason, verdict.chunks_per_s)
+            self._ports.admit(Admission(description.engine, robot.name, self.name, *values))
 
     def _lower_priority(self, description: RobotDescription) -> str:
         """Return a sentence if less than the robot's priority is granted, else an empty one."""

@@ -59,45 +59,49 @@ class Questions:
 
     def waiting(self) -> int:
         """Number of questions that no replica is answering."""
-        return sum(one.future is None for one in self._open)
+        return sum(question.future is None for question in self._open)
 
     def asked(self, robot: Robot, request: ChunkRequest, now_s: float) -> None:
         """Queue a question of an admitted robot, or refuse it."""
-        if any(one.asked.round == request.round for one in self._open):
+        if any(question.asked.round == request.round for question in self._open):
             return  # a duplicate
-        if not any(one.answers for one in self._members.replicas):
+        if not any(question.answers for question in self._members.replicas):
             self.refuse(request, "the fleet's model has no language head; ask it nothing")
         elif self.waiting() >= MOST_WAITING:
             self.refuse(request, f"{MOST_WAITING} questions wait already at the fleet's scheduler; ask later")
-        elif sum(one.robot == robot.name for one in self._open) >= MOST_OF_A_ROBOT:
+        elif sum(question.robot == robot.name for question in self._open) >= MOST_OF_A_ROBOT:
             self.refuse(request, f"{MOST_OF_A_ROBOT} questions of this robot are open already; ask later")
         else:
             self._open.append(_Question(request, now_s + request.within_s))
 
     def refuse(self, request: ChunkRequest, why: str) -> None:
         """Send the reason why there is no answer."""
-        seen = request.observation
-        self._text(TextAnswer(request.round, seen.instruction, seen.stamp_ns, why, refused=True))
+        observation = request.observation
+        self._text(
+            TextAnswer(request.round, observation.instruction, observation.stamp_ns, why, refused=True)
+        )
 
     def forget(self, robot: str) -> None:
         """Refuse all questions of a robot that is gone, has restarted, or was silent for too long."""
-        for one in [one for one in self._open if one.robot == robot]:
-            self._leave(one)
-            self.refuse(one.asked, "the fleet's scheduler has forgotten this robot; ask again")
+        for question in [question for question in self._open if question.robot == robot]:
+            self._leave(question)
+            self.refuse(question.asked, "the fleet's scheduler has forgotten this robot; ask again")
 
     def step(self, now_s: float) -> None:
         """Send finished answers, refuse late questions, and dispatch waiting ones."""
-        for one in tuple(self._open):
-            if one.future is not None and one.future.done():
-                self._finish(one, now_s)
-        for one in tuple(self._open):
-            if now_s >= one.until_s:
-                self._leave(one)
-                self.refuse(one.asked, f"no replica of the fleet answered within {one.asked.within_s:.3g} s")
-        busy = Counter(one.replica.name for one in self._open if one.replica is not None)
-        for one in self._open:
-            if one.future is None:
-                self._dispatch(one, busy)
+        for question in tuple(self._open):
+            if question.future is not None and question.future.done():
+                self._finish(question, now_s)
+        for question in tuple(self._open):
+            if now_s >= question.until_s:
+                self._leave(question)
+                self.refuse(
+                    question.asked, f"no replica of the fleet answered within {question.asked.within_s:.3g} s"
+                )
+        busy = Counter(question.replica.name for question in self._open if question.replica is not None)
+        for question in self._open:
+            if question.future is None:
+                self._dispatch(question, busy)
 
     def _dispatch(self, one: _Question, busy: Counter[str]) -> None:
         """Give a question to the nearest replica that is ready for its robot and has a free place."""
@@ -114,7 +118,7 @@ class Questions:
         assert one.future is not None and one.replica is not None
         replica = one.replica
         try:
-            said = one.future.result()
+            text = one.future.result()
         except ReplicaLost as error:
             self._members.lost(replica, now_s)
             one.replica, one.future, one.lost = None, None, one.lost + 1
@@ -127,9 +131,11 @@ class Questions:
             self._leave(one)
             self.refuse(one.asked, str(error) or type(error).__name__)
         else:
-            seen = one.asked.observation
+            observation = one.asked.observation
             self._leave(one)
-            answer = TextAnswer(one.asked.round, seen.instruction, seen.stamp_ns, said, replica=replica.name)
+            answer = TextAnswer(
+                one.asked.round, observation.instruction, observation.stamp_ns, text, replica=replica.name
+            )
             self._text(answer)
 
     def _leave(self, one: _Question) -> None:

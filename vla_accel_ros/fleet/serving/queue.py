@@ -2,7 +2,7 @@
 
 Of a thousand robots, some twenty are being computed and a few are observing again; the others wait for their
 turn or execute their chunk. A request is in exactly one place: `working`, `urgent` (emergencies), `called`
-(its robot was asked to observe again) or `waiting`, in order of first attempts, as policies expect. A heap
+(its robot was asked to observe again) or `waiting`, in order of first attempts, as rules expect. A heap
 holds their deadlines.
 """
 
@@ -41,27 +41,27 @@ class Queue:
         if pending.number < 0:
             pending.number = next(self._numbers)
         if pending.work is not None:
-            place = self.working
+            group = self.working
         elif request.priority >= EMERGENCY:
-            place = self.urgent
+            group = self.urgent
         else:
-            place = self.called if pending.called_s is not None else self.waiting
-        before = self._places.get(request)
-        if before is not place:
-            if before is not None:
-                del before[request]
-            self._places[request] = place
-            place[request] = (robot, pending)
-            if place is self.waiting:
+            group = self.called if pending.called_s is not None else self.waiting
+        previous = self._places.get(request)
+        if previous is not group:
+            if previous is not None:
+                del previous[request]
+            self._places[request] = group
+            group[request] = (robot, pending)
+            if group is self.waiting:
                 self._keep_order(pending)
         if pending.work is None and math.isfinite(pending.until_s):
             heapq.heappush(self._due, (pending.until_s, next(self._entries), (robot, pending)))
 
     def remove(self, pending: PendingRequest) -> None:
         """Remove a request."""
-        place = self._places.pop(pending.request, None)
-        if place is not None:
-            del place[pending.request]
+        group = self._places.pop(pending.request, None)
+        if group is not None:
+            del group[pending.request]
         if len(self._due) > 64 + 4 * len(self._places):
             self._due = [entry for entry in self._due if self._is_due(*entry[2], entry[0])]
             heapq.heapify(self._due)
@@ -83,9 +83,9 @@ class Queue:
 
     def _keep_order(self, newest: PendingRequest) -> None:
         """Restore the order of first attempts after a request came back, for example from a lost replica."""
-        others = reversed(self.waiting.values())
-        next(others)
-        last = next(others, None)
+        newest_first = reversed(self.waiting.values())
+        next(newest_first)
+        last = next(newest_first, None)
         if last is not None and last[1].number > newest.number:
             self.waiting = dict(sorted(self.waiting.items(), key=lambda item: item[1][1].number))
             self._places.update(dict.fromkeys(self.waiting, self.waiting))

@@ -36,7 +36,7 @@ NOT_READY = Verdict(False, reason="no replica is ready for this robot yet")
 @dataclass(eq=False)
 class Work:
     """A request being computed by a replica. asked: the attempt that is computed. until_s, observed_s: of
-    that attempt, see PendingRequest. began_s: dispatch time. batch: the policy's, None if the policy was
+    that attempt, see PendingRequest. began_s: dispatch time. batch: the rule's, None if the rule was
     not asked. behind_s: expected wait behind other requests there. together: most requests that the replica
     computed at once meanwhile. hedge: the same request on a second replica."""
 
@@ -62,7 +62,7 @@ class Work:
 class PendingRequest:
     """The round that a robot waits for.
 
-    asked: its newest attempt. request: the same as policies see it. first_s: arrival of its first attempt.
+    asked: its newest attempt. request: the same as rules see it. first_s: arrival of its first attempt.
     until_s: deadline after which its chunk is useless. observed_s: capture time of its observation, by the
     scheduler's clock. called_s: when the robot was asked to observe again, None if it was not. called_for:
     for which replica. calling: the new observation has not arrived. work: its computation, perhaps of an
@@ -218,15 +218,15 @@ def out_of_order(newest: Order, order: Order) -> str | None:
     """
     fields = ", ".join(f"{name} {number}" for name, number in zip(("task", "round", "attempt"), order))
     if newest == NOTHING_ASKED:
-        wrong = max(order) >= FIRST_BELOW
-        return f"{fields}: numbers begin at 1; the first must be below {FIRST_BELOW}" if wrong else None
+        is_wild = max(order) >= FIRST_BELOW
+        return f"{fields}: numbers begin at 1; the first must be below {FIRST_BELOW}" if is_wild else None
     task, number, attempt = newest
-    said = f"the newest of this robot is task {task}, round {number}, attempt {attempt}"
+    latest = f"the newest of this robot is task {task}, round {number}, attempt {attempt}"
     if order < newest:
-        return f"{fields} is old: {said}; publish fleet/robot again to start the numbers anew"
-    before = newest if order[:2] == newest[:2] else (task, number, 0) if order[0] == task else (task, 0, 0)
-    if any(after - earlier > FARTHEST for after, earlier in zip(order, before)):
-        return f"{fields} is more than {FARTHEST} ahead: {said}; publish fleet/robot again to start anew"
+        return f"{fields} is old: {latest}; publish fleet/robot again to start the numbers anew"
+    reference = newest if order[:2] == newest[:2] else (task, number, 0) if order[0] == task else (task, 0, 0)
+    if any(later - earlier > FARTHEST for later, earlier in zip(order, reference)):
+        return f"{fields} is more than {FARTHEST} ahead: {latest}; publish fleet/robot again to start anew"
     return None
 
 

@@ -39,7 +39,7 @@ class Asked:
         times_s, period_s = self._times_s, self._period_s
         if len(times_s) < LEAST or period_s < SHORTEST_S or now_s - times_s[-1] > PAUSE * period_s:
             return None
-        squares = sum((after - before - period_s) ** 2 for before, after in pairwise(times_s))
+        squares = sum((later - earlier - period_s) ** 2 for earlier, later in pairwise(times_s))
         vary = min(1.0, math.sqrt(3.0 * squares / (len(times_s) - 1)) / period_s)
         return Rhythm(period_s, vary, max(0.0, times_s[-1] + period_s - now_s), self._buffer_s)
 

@@ -1,6 +1,6 @@
 """The scheduler of a fleet: which robot's chunk is computed next, and by which replica.
 
-Each robot has at most one pending request, its newest round; a policy orders them, as in the engine. `step`
+Each robot has at most one pending request, its newest round; a rule orders them, as in the engine. `step`
 takes finished chunks from the replicas, drops what nobody can use any more, and dispatches what there is room
 for (fleet.serving.dispatch). An answer uses the request that was dispatched, and goes only to that robot,
 process, task and round. One record holds everything about a robot (fleet.serving.records), so forgetting it
@@ -20,9 +20,9 @@ from typing import Any
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.fleet.admission.forecast import Forecast, Rhythm, at_once
-from vla_accel_ros.fleet.policies.policy import FleetSetup
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
+from vla_accel_ros.fleet.rules.rule import FleetSetup
 from vla_accel_ros.fleet.serving.completion import Completion
 from vla_accel_ros.fleet.serving.dispatch import Dispatcher
 from vla_accel_ros.fleet.serving.members import Members
@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class FleetScheduler:
-    """The robots of a fleet and their requests. name: of this process. policy: makes the policy from the
+    """The robots of a fleet and their requests. name: of this process. rule: makes the rule from the
     replica profiles. horizon: makes the function that limits a robot's chunks; raises ValueError if it does
     not understand the description. forecast: see fleet.admission.forecast."""
 
@@ -52,7 +52,7 @@ class FleetScheduler:
         self,
         name: str,
         replicas: Sequence[Replica],
-        policy: Callable[[FleetSetup], Policy],
+        rule: Callable[[FleetSetup], Policy],
         ports: Ports,
         settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,
@@ -60,9 +60,9 @@ class FleetScheduler:
     ) -> None:
         self.name, self.settings, self._ports = name, settings, ports
         self._queue = Queue()
-        told = self._left, self._failed
-        self._members = Members(name, replicas, ports, settings, horizon, *told, forecast)
-        self._dispatcher = Dispatcher(self._members, self._queue, policy, settings, ports.call, self._wake)
+        callbacks = self._left, self._failed
+        self._members = Members(name, replicas, ports, settings, horizon, *callbacks, forecast)
+        self._dispatcher = Dispatcher(self._members, self._queue, rule, settings, ports.call, self._wake)
         self._completion = Completion(name, self._members, self._queue, self._dispatcher, ports, settings)
         self._questions = Questions(self._members, settings.lost, ports.text, self._wake)
         self.strangers = 0  # requests of unknown robots
@@ -142,9 +142,9 @@ class FleetScheduler:
         if self._is_duplicate(robot, request):
             robot.counts.repeated += 1
             return
-        if (why := out_of_order(robot.newest, order_of(request))) is not None:
+        if (problem := out_of_order(robot.newest, order_of(request))) is not None:
             robot.counts.out_of_order += 1
-            self._completion.refuse(request, why, ASK_AGAIN_S)
+            self._completion.refuse(request, problem, ASK_AGAIN_S)
             return
         robot.newest = order_of(request)
         self._note(robot, request, now_s)
@@ -189,8 +189,8 @@ class FleetScheduler:
             if pending.calling and pending.called_s is not None:
                 pending.calling = now_s - pending.called_s <= self.settings.call_s
         self._members.step(now_s)
-        for one in self.replicas:
-            self._dispatcher.dispatch(one, now_s)
+        for replica in self.replicas:
+            self._dispatcher.dispatch(replica, now_s)
         self._dispatcher.hedge(now_s)
         self._questions.step(now_s)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.session import Session
-from vla_accel_ros.fleet.admission.verdict import Rules
+from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
 from vla_accel_ros.types import Chunk
 
@@ -27,7 +27,7 @@ class Settings:
     longer. lost: how many replicas may be lost over one request. hedge: start slow requests on a second
     replica too. burst: how many chunks a robot may get at once; then it gets those of its promised rate.
     priorities: the highest priority that the operator grants a robot, by name or for ANYONE else; 0 for
-    others. rules: of admission. Raises ValueError if gone_s is not above serve_s."""
+    others. limits: of admission. Raises ValueError if gone_s is not above serve_s."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
@@ -37,7 +37,7 @@ class Settings:
     hedge: bool = False
     burst: int = 2
     priorities: Mapping[str, int] = field(default_factory=dict)
-    rules: Rules = field(default_factory=Rules)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if self.gone_s <= self.serve_s:

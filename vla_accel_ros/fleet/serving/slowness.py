@@ -34,16 +34,16 @@ class Slowness:
 
     def took(self, replica: str, took_s: float, expected_s: float, now_s: float) -> None:
         """Record a request that took so long; expected_s must be above 0."""
-        of, ratio = self._ratios[replica], max(0.0, took_s / expected_s)
-        of.answers.append((now_s, ratio))
-        of.total += ratio
+        ratios, ratio = self._ratios[replica], max(0.0, took_s / expected_s)
+        ratios.answers.append((now_s, ratio))
+        ratios.total += ratio
 
     def factor(self, replica: str, now_s: float) -> float:
         """Return by how much to multiply expected times: 1 while there are too few answers."""
-        of = self._ratios[replica]
-        while of.answers and of.answers[0][0] < now_s - KEPT_S:
-            of.total -= of.answers.popleft()[1]
-        if len(of.answers) < ENOUGH:
+        ratios = self._ratios[replica]
+        while ratios.answers and ratios.answers[0][0] < now_s - KEPT_S:
+            ratios.total -= ratios.answers.popleft()[1]
+        if len(ratios.answers) < ENOUGH:
             return 1.0
-        mean = of.total / len(of.answers)
+        mean = ratios.total / len(ratios.answers)
         return min(mean, LARGEST) if mean >= SMALLEST else 1.0

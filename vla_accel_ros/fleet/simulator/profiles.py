@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.fleet.policies.policy import SERVE, ReplicaProfile
+from vla_accel_ros.fleet.rules.rule import SERVE, ReplicaProfile
 from vla_accel_ros.fleet.simulator.traces import Trace
 from vla_accel_ros.fleet.simulator.workloads import Workload
 
 
 def assumed(workload: Workload, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
     """Return a replica as the workload assumes it, or `faster` times as fast."""
-    known = {(SERVE, size): workload.served_s(size) / faster for size in range(1, workload.limit + 1)}
-    return ReplicaProfile(workload.limit, Profile(known), network_s)
+    durations = {(SERVE, size): workload.served_s(size) / faster for size in range(1, workload.limit + 1)}
+    return ReplicaProfile(workload.limit, Profile(durations), network_s)
 
 
 def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProfile:
@@ -28,13 +28,13 @@ def load(path: Path, faster: float = 1.0, network_s: float = 0.0) -> ReplicaProf
     Raises ValueError if the file is malformed."""
     try:
         stages = json.loads(path.read_bytes())["profile"]
-        known = {
+        durations = {
             (stage, int(size)): float(s) / faster
             for stage, sizes in stages.items()
             for size, s in sizes.items()
         }
-        profile = Profile(known)
-        limit = max(size for stage, size in known if stage == SERVE)
+        profile = Profile(durations)
+        limit = max(size for stage, size in durations if stage == SERVE)
     except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is no profile ({type(error).__name__}: {error}); let it be "

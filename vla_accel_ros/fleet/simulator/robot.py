@@ -93,7 +93,7 @@ class Robot:
             last = self.spans[-1]
             self.spans[-1] = Span(last.first, begin, last.observed)
         horizon, end = script.horizon(self.rounds), min(self.observed + script.chunk, script.actions)
-        until = max(begin, min(begin + horizon, end))
+        stop = max(begin, min(begin + horizon, end))
         if moves:
             begins_s = self._since_s + (begin - self._from) * self.step_s
         else:
@@ -103,11 +103,11 @@ class Robot:
             else:
                 self.first_wait_s = now_s - self.began_s
             self._since_s, self._from = now_s, begin
-        self._chunk, self._chunk_s, self._until = begin, begins_s, until
-        self._last = until
-        if self.elastic and until < script.actions:
-            self._last = max(until, min(end, script.actions - 1))
-        self.spans.append(Span(begin, until, self.observed))
+        self._chunk, self._chunk_s, self._until = begin, begins_s, stop
+        self._last = stop
+        if self.elastic and stop < script.actions:
+            self._last = max(stop, min(end, script.actions - 1))
+        self.spans.append(Span(begin, stop, self.observed))
         self.ages_s.append(now_s - self.observed_s)
         self.rounds += 1
-        return (until - begin) * self.step_s
+        return (stop - begin) * self.step_s

@@ -1,7 +1,7 @@
-"""A whole run from a few options: workload, policy, load or number of robots, seed.
+"""A whole run from a few options: workload, rule, load or number of robots, seed.
 
 A load is relative to the rate of the first replica at static horizons in full batches: at 1.0, as many rounds
-arrive in a second as it computes. Tasks arrive as a Poisson process, at the same times for every policy and
+arrive in a second as it computes. Tasks arrive as a Poisson process, at the same times for every rule and
 horizon.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.fleet.policies.policy import FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import STATIC, Script, Workload, draw
 
-Make = Callable[[FleetSetup], FleetPolicy]
+Make = Callable[[FleetSetup], FleetRule]
 
 
 @dataclass(frozen=True)

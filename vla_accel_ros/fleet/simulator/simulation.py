@@ -1,4 +1,4 @@
-"""Discrete-event simulation of a fleet: robots ask, a policy chooses, replicas compute, robots move.
+"""Discrete-event simulation of a fleet: robots ask, a rule chooses, replicas compute, robots move.
 
 A request reaches the scheduler link_s after the observation, and an answer reaches the robot after another
 link_s. An observation older than stale_s at dispatch is renewed. The robot is called call_s before the
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, MicroBatch, Request
-from vla_accel_ros.fleet.policies.policy import SERVE, FleetPolicy, FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.rules.rule import SERVE, FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.simulator.robot import Robot
 from vla_accel_ros.fleet.simulator.workloads import Script
 from vla_accel_ros.fleet.task import Task
@@ -76,14 +76,14 @@ class Outcome:
 
 
 class Simulation:
-    """replicas: their true durations; the policy gets copies of the profiles, which it may update. make:
-    makes the policy from a FleetSetup. A run raises ValueError if a replica's durations are unknown, or if
+    """replicas: their true durations; the rule gets copies of the profiles, which it may update. make:
+    makes the rule from a FleetSetup. A run raises ValueError if a replica's durations are unknown, or if
     chunks come so late that no task ends."""
 
     def __init__(
         self,
         replicas: Mapping[str, ReplicaProfile],
-        make: Callable[[FleetSetup], FleetPolicy],
+        make: Callable[[FleetSetup], FleetRule],
         settings: Settings | None = None,
     ) -> None:
         if not replicas:
@@ -91,10 +91,10 @@ class Simulation:
         self._settings = settings or Settings()
         self._replicas = dict(replicas)
         self._known = {
-            name: ReplicaProfile(one.limit, Profile(one.profile.known()), one.network_s)
-            for name, one in replicas.items()
+            name: ReplicaProfile(profile.limit, Profile(profile.profile.known()), profile.network_s)
+            for name, profile in replicas.items()
         }
-        self.policy = make(FleetSetup(self._known))
+        self.rule = make(FleetSetup(self._known))
         first = next(iter(self._replicas.values()))
         lead_s = self._settings.lead_s
         self._lead_s = first.serves_s(1) + 2 * self._settings.link_s if lead_s is None else lead_s
@@ -145,8 +145,8 @@ class Simulation:
         while events:
             now_s = events[0][0]
             while events and events[0][0] <= now_s:
-                _, _, what, of = heapq.heappop(events)
-                happened[what](of, now_s)  # type: ignore[operator]
+                _, _, kind, subject = heapq.heappop(events)
+                happened[kind](subject, now_s)  # type: ignore[operator]
             self._dispatch(now_s)
         self.outcome.ended_s = max(self.outcome.ends_s, default=0.0)
         return self.outcome
@@ -170,7 +170,7 @@ class Simulation:
                 if batch is not None:
                     self._serve(lane, batch, now_s)
         if self._pending and any(self._idle.values()):
-            wakes_s = self.policy.wake_s(tuple(self._pending), now_s)
+            wakes_s = self.rule.wake_s(tuple(self._pending), now_s)
             if now_s < wakes_s < self._wakes_s:
                 self._wakes_s = wakes_s
                 self._push(wakes_s, WAKE, None)
@@ -179,12 +179,12 @@ class Simulation:
         called = self._called.pop(lane, None)
         if called in self._pending:
             return MicroBatch(SERVE, (called,), steps=0)
-        return self.policy.next(lane, tuple(self._pending), now_s)
+        return self.rule.next(lane, tuple(self._pending), now_s)
 
     def _call(self, lane: str, now_s: float) -> None:
-        """The replica is free soon: call the robot of the policy's choice if its observation is stale."""
+        """The replica is free soon: call the robot of the rule's choice if its observation is stale."""
         waiting = tuple(self._pending)
-        batch = self.policy.next(lane, waiting, now_s) if waiting and not self._idle[lane] else None
+        batch = self.rule.next(lane, waiting, now_s) if waiting and not self._idle[lane] else None
         if batch is not None:
             (request,) = batch.requests
             if now_s - self._pending[request].observed_s > self._settings.stale_s:
@@ -217,9 +217,9 @@ class Simulation:
     def _answered(self, of: tuple[str, MicroBatch, list[Robot], float], now_s: float) -> None:
         lane, batch, robots, began_s = of
         self._idle[lane], self._computed[lane] = True, (began_s, now_s)
-        known = self._known[lane]
-        known.profile.note(SERVE, len(batch.requests), max(now_s - began_s - known.network_s, 1e-6))
-        self.policy.ran(batch, now_s - began_s)
+        profile = self._known[lane]
+        profile.profile.note(SERVE, len(batch.requests), max(now_s - began_s - profile.network_s, 1e-6))
+        self.rule.ran(batch, now_s - began_s)
         for request, robot in zip(batch.requests, robots, strict=True):
             comes_s = now_s + self._settings.link_s
             if now_s - request.submitted_s > request.within_s:
@@ -234,7 +234,7 @@ class Simulation:
                 self._ask(robot, robot.asks_s(comes_s))
 
     def _ended(self, robot: Robot, now_s: float) -> None:
-        self.policy.ended(robot.task, now_s)
+        self.rule.ended(robot.task, now_s)
         self.outcome.robots.append(robot)
         self.outcome.ends_s.append(now_s)
         if self._next_tasks:

@@ -88,27 +88,27 @@ def load(path: Path) -> Trace:
 def of_rounds(rounds: Iterable[RecordedRound]) -> Trace:
     """Group one or more rounds into tasks."""
     tasks: dict[str, list[RecordedRound]] = {}
-    for one in rounds:
-        tasks.setdefault(one.task, []).append(one)
-    began = {name: _known([of[0].asked_s]) for name, of in tasks.items()}
-    timed = all(began.values())
-    names = sorted(tasks, key=lambda name: began[name]) if timed else list(tasks)
-    every = [one for of in tasks.values() for one in of]
-    later = [one.left_s for of in tasks.values() for one in of[1:]]
+    for record in rounds:
+        tasks.setdefault(record.task, []).append(record)
+    start_s = {name: _known([series[0].asked_s]) for name, series in tasks.items()}
+    timed = all(start_s.values())
+    names = sorted(tasks, key=lambda name: start_s[name]) if timed else list(tasks)
+    every = [record for series in tasks.values() for record in series]
+    later = [record.left_s for series in tasks.values() for record in series[1:]]
     return Trace(
         tuple(_script(tasks[name]) for name in names),
-        tuple(began[name][0] for name in names) if timed else None,
-        _median(one.step_s for one in every),
+        tuple(start_s[name][0] for name in names) if timed else None,
+        _median(record.step_s for record in every),
         _median(later),
-        _median(one.served_s for one in every),
+        _median(record.served_s for record in every),
     )
 
 
 def save(path: Path, rounds: Iterable[RecordedRound]) -> None:
     """Write a file; unknown fields are left out."""
     with path.open("w") as file:
-        for one in rounds:
-            fields = {name: value for name, value in asdict(one).items() if value is not None}
+        for record in rounds:
+            fields = {name: value for name, value in asdict(record).items() if value is not None}
             file.write(json.dumps(fields) + "\n")
 
 
@@ -121,9 +121,9 @@ def _round(found: dict[str, Any]) -> RecordedRound:
 
 
 def _script(rounds: list[RecordedRound]) -> Script:
-    actions = tuple(one.actions for one in rounds)
-    served = _known(one.served_s for one in rounds)
-    chunk = max(one.chunk for one in rounds)
+    actions = tuple(record.actions for record in rounds)
+    served = _known(record.served_s for record in rounds)
+    chunk = max(record.chunk for record in rounds)
     whole = tuple(served) if len(served) == len(rounds) else ()
     return Script(rounds[0].kind, sum(actions), actions, chunk, whole)
 
@@ -133,5 +133,5 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return median(known) if known else None
+    finite = _known(values)
+    return median(finite) if finite else None

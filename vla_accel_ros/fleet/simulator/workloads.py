@@ -121,8 +121,8 @@ def draw(workload: Workload, seed: int, horizon: str = STATIC, tasks: int | None
             length, name = chance.uniform(*workload.long_actions), "long"
         actions = max(1, round(length * chance.lognormal(0.0, SPREAD)))
         static = int(horizons[kind])
-        each = (static,) if horizon == STATIC else _dynamic(workload, static, actions, ratio)
-        scripts.append(Script(name, actions, each, workload.chunk))
+        cut_lengths = (static,) if horizon == STATIC else _dynamic(workload, static, actions, ratio)
+        scripts.append(Script(name, actions, cut_lengths, workload.chunk))
     return scripts
 
 

@@ -50,12 +50,12 @@ class SchedulerClock:
         if to_s <= from_s or ended_s <= began_s:
             return bool(self._scaled)  # simulated time stands still
         pace = (to_s - from_s) / (ended_s - began_s)
-        for one in replicas:
-            profile, by = self._scaled.get(one.name, (None, 1.0))
-            if profile is not one.profile:
+        for replica in replicas:
+            profile, by = self._scaled.get(replica.name, (None, 1.0))
+            if profile is not replica.profile:
                 by = 1.0
             if abs(pace / by - 1.0) > CHANGED:
-                one.profile.scale(pace / by)
+                replica.profile.scale(pace / by)
                 by = pace
-            self._scaled[one.name] = one.profile, by
+            self._scaled[replica.name] = replica.profile, by
         return True

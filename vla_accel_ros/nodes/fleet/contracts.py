@@ -59,8 +59,8 @@ class Reader:
 
     def read(self, description: RobotDescription) -> bool:
         """Read a robot's contract; the newest description of a robot counts. Returns whether it is next."""
-        before = self._reading.get(description.robot)
-        if before is None or before.description != description:
+        previous = self._reading.get(description.robot)
+        if previous is None or previous.description != description:
             self.forget(description.robot)
             future = self._thread.submit(contract_of, description)
             self._reading[description.robot] = _Read(description, future)

@@ -84,8 +84,8 @@ def description_from_message(message: FleetRobot) -> RobotDescription:
 
 def admission_to_message(admission: Admission) -> FleetAdmission:
     """An admission as a message; the fields of both have the same names."""
-    told = {"chunks_per_s": float(admission.chunks_per_s), "reason": brief(admission.reason)}
-    return FleetAdmission(**{**vars(admission), **told})
+    converted = {"chunks_per_s": float(admission.chunks_per_s), "reason": brief(admission.reason)}
+    return FleetAdmission(**{**vars(admission), **converted})
 
 
 def admission_from_message(message: FleetAdmission) -> Admission:
@@ -108,15 +108,15 @@ def admission_from_message(message: FleetAdmission) -> Admission:
 def request_to_message(request: ChunkRequest) -> FleetRequest:
     """A request for a chunk as a message, with its observation. Compressed images go as they are, pixels as
     rgb8."""
-    seen = request.observation
+    observation = request.observation
     message = FleetRequest(
         engine=request.round.engine,
         robot=request.round.robot,
         task=request.round.task,
         round=request.round.number,
         attempt=request.attempt,
-        instruction=seen.instruction,
-        state=array("f", np.asarray(seen.state, dtype=np.float32).tobytes()),
+        instruction=observation.instruction,
+        state=array("f", np.asarray(observation.state, dtype=np.float32).tobytes()),
         executed_s=float(request.executed_s),
         remaining=request.remaining,
         stalled_s=float(request.stalled_s),
@@ -124,11 +124,11 @@ def request_to_message(request: ChunkRequest) -> FleetRequest:
         priority=request.priority,
     )
     set_stamp(message.header.stamp, request.sent_ns)
-    set_stamp(message.stamp, seen.stamp_ns)
-    for camera, image in seen.images.items():
+    set_stamp(message.stamp, observation.stamp_ns)
+    for camera, image in observation.images.items():
         picture = picture_to_message(image)
         picture.header.frame_id = camera
-        set_stamp(picture.header.stamp, seen.stamps_ns[camera])
+        set_stamp(picture.header.stamp, observation.stamps_ns[camera])
         (message.compressed if isinstance(image, bytes) else message.raw).append(picture)
     return message
 
@@ -219,15 +219,17 @@ def answer_from_message(message: FleetAnswer, contract: Contract) -> ChunkAnswer
     who = f"fleet/answer to round {message.round} of {message.robot[:MOST_LETTERS]!r}"
     round_ = _round(who, message)
     _check_name(who, "scheduler", message.scheduler)
-    there = message.chunk != ActionChunk()
-    if there == bool(message.refusal):
-        raise ValueError(f"{who} has {'a' if there else 'no'} chunk and {'a' if there else 'no'} refusal")
+    has_chunk = message.chunk != ActionChunk()
+    if has_chunk == bool(message.refusal):
+        raise ValueError(
+            f"{who} has {'a' if has_chunk else 'no'} chunk and {'a' if has_chunk else 'no'} refusal"
+        )
     chunk = None
-    if there:
+    if has_chunk:
         chunk = chunk_from_message(message.chunk, contract.action_names)
         if set(message.chunk.joint_names) != set(contract.action_names):
-            others = set(message.chunk.joint_names) - set(contract.action_names)
-            raise ValueError(f"{who} has a chunk for {min(others)!r} too, which the contract does not have")
+            extra = set(message.chunk.joint_names) - set(contract.action_names)
+            raise ValueError(f"{who} has a chunk for {min(extra)!r} too, which the contract does not have")
         if not math.isclose(chunk.step_dt_s, contract.chunk.step_dt_s, rel_tol=1e-6):
             raise ValueError(
                 f"{who} has a chunk of {chunk.step_dt_s:g} s steps, the contract's chunk.step_dt_s is "
@@ -334,8 +336,8 @@ def _state(who: str, message: FleetRequest, contract: Contract) -> np.ndarray:
     if len(state) != len(names):
         raise ValueError(f"{who} has a state of {len(state)} numbers for {len(names)} joints")
     if not np.isfinite(state).all():
-        wrong = int(np.argmin(np.isfinite(state)))
-        raise ValueError(f"{who} has {state[wrong]} for joint {names[wrong]!r}, which is not finite")
+        index = int(np.argmin(np.isfinite(state)))
+        raise ValueError(f"{who} has {state[index]} for joint {names[index]!r}, which is not finite")
     return state
 
 

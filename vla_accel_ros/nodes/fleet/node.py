@@ -26,8 +26,7 @@ from vla_accel_ros.engine.goals import described
 from vla_accel_ros.fleet.admission.background import Background
 from vla_accel_ros.fleet.admission.forecast import Forecast, at_once
 from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import Rules, robots_that_fit
-from vla_accel_ros.fleet.policies.policy import PolicyOptions, policy_factory
+from vla_accel_ros.fleet.admission.verdict import Limits, robots_that_fit
 from vla_accel_ros.fleet.protocol import (
     MOST_WORDS,
     Admission,
@@ -39,6 +38,7 @@ from vla_accel_ros.fleet.protocol import (
 )
 from vla_accel_ros.fleet.replicas.ray_options import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
+from vla_accel_ros.fleet.rules.rule import RuleOptions, rule_factory
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings, read_priorities
 from vla_accel_ros.models.checkpoints.progress import Meter
@@ -97,14 +97,14 @@ class FleetSchedulerNode(ManagedNode):
 
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
-        options = PolicyOptions(*(value(self, field.name) for field in fields(PolicyOptions)))
-        make = policy_factory(value(self, "policy"), options)
+        options = RuleOptions(*(value(self, field.name) for field in fields(RuleOptions)))
+        make = rule_factory(value(self, "rule"), options)
         making = Making(chosen(self), contract)
         self._engines = engines = self._start(making)
         self._updates = engines.updates
         within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
-        load, least = value(self, "most_load"), value(self, "least_rate")
-        rules = Rules(value(self, "most_robots"), load, least, within_s)
+        load, least_rate = value(self, "most_load"), value(self, "least_rate")
+        limits = Limits(value(self, "most_robots"), load, least_rate, within_s)
         seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
         self._guard = self.create_guard_condition(self._step)
         name = uuid.uuid4().hex[:12]
@@ -113,13 +113,13 @@ class FleetSchedulerNode(ManagedNode):
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         granted = read_priorities(value(self, "priorities"))
         settings = Settings(
-            **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, rules=rules
+            **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, limits=limits
         )
         self._forecasts = forecasts = Background(self._wake, self.forecast, JOINING)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
-        fit = robots_that_fit(Measured.all(engines.replicas), 1.0, rules)
+        fit = robots_that_fit(Measured.all(engines.replicas), 1.0, limits)
         self.get_logger().info(
             f"{self._scheduler.capacity_hz:.3g} chunks a second: {fit} robots that need one a second fit, "
             f"with {within_s:.3g} s to wait"
@@ -139,9 +139,9 @@ class FleetSchedulerNode(ManagedNode):
 
     def release(self) -> None:
         self._scheduler = None
-        for beside in (self._sessions, self._forecasts, self._reader):
-            if beside is not None:
-                beside.close()
+        for worker in (self._sessions, self._forecasts, self._reader):
+            if worker is not None:
+                worker.close()
         self._sessions = self._forecasts = self._reader = None
         engines, self._engines = self._engines, None
         if engines is not None:
@@ -163,9 +163,9 @@ class FleetSchedulerNode(ManagedNode):
     def _start(self, making: Making) -> Engines:
         log, load = self.get_logger(), making.load
         if value(self, "replicas") == "ray":
-            asked, address = value(self, "ray_replicas"), value(self, "ray_address")
+            replicas, address = value(self, "ray_replicas"), value(self, "ray_address")
             deadlines = Deadlines(serve=value(self, "serve_s"), start=value(self, "start_s"))
-            remote = RayEngines(making, asked, address, torch.cuda.device_count(), deadlines)
+            remote = RayEngines(making, replicas, address, torch.cuda.device_count(), deadlines)
             for replica in remote.replicas:
                 network_ms = 1e3 * replica.network_s
                 log.info(f"replica {replica.name}: process {replica.pid}, network {network_ms:.1f} ms")
@@ -202,11 +202,11 @@ class FleetSchedulerNode(ManagedNode):
             return  # how many robots fit is not known yet
         if self._sessions is not None:
             self._sessions.look()
-        there = robots(self)
+        present = robots(self)
         for robot in tuple(self._topics):
-            if robot not in there:
+            if robot not in present:
                 self._close_robot(robot)
-        self._unopened = sorted(there - self._topics.keys())
+        self._unopened = sorted(present - self._topics.keys())
 
     def _open_robots(self) -> None:
         """Open the topics of new robots for OPENING_S at most: first those with which all of them join."""
@@ -249,8 +249,8 @@ class FleetSchedulerNode(ManagedNode):
         if description == topics.description:  # a sign of life
             self._scheduler.described(description, self._time.now_s())
         elif not self._reader.read(description):
-            why = "the scheduler reads this robot's contract after those that came before"
-            self._admit(Admission(description.engine, topics.robot, self._scheduler.name, False, why))
+            reason = "the scheduler reads this robot's contract after those that came before"
+            self._admit(Admission(description.engine, topics.robot, self._scheduler.name, False, reason))
 
     def _take_descriptions(self) -> None:
         """Tell the scheduler, for OPENING_S at most, of the robots whose contracts were read."""
@@ -297,8 +297,8 @@ class FleetSchedulerNode(ManagedNode):
             self._refuse(topics, error)
             round_ = Round(message.engine, message.robot, message.task, message.round)
             stamp_ns, question = convert.stamp_ns(message.stamp), message.instruction[:MOST_WORDS]
-            said = TextAnswer(round_, question, stamp_ns, str(error), refused=True)
-            topics.text.publish(fleet_convert.text_to_message(said, self._scheduler.name))
+            answer = TextAnswer(round_, question, stamp_ns, str(error), refused=True)
+            topics.text.publish(fleet_convert.text_to_message(answer, self._scheduler.name))
             return
         self._scheduler.questioned(request, self._time.now_s())
         self._scheduler.step(self._time.now_s())
@@ -335,12 +335,12 @@ class FleetSchedulerNode(ManagedNode):
                 return
             topics.admitted = admission
         rate = f"{admission.chunks_per_s:.3g} chunks a second"
-        said = f"is served, {rate}" if admission.admitted else "is not served"
+        state = f"is served, {rate}" if admission.admitted else "is not served"
         log = self.get_logger()
         if admission.reason:
-            log.warning(f"{admission.robot} {said}: {admission.reason}")
+            log.warning(f"{admission.robot} {state}: {admission.reason}")
         else:
-            log.info(f"{admission.robot} {said}")
+            log.info(f"{admission.robot} {state}")
 
     def _call(self, round_: Round) -> None:
         topics = self._topics.get(round_.robot)
@@ -368,8 +368,8 @@ class FleetSchedulerNode(ManagedNode):
             return [status("fleet", ERROR if self.trouble else OK, self.trouble or "not configured")]
         if not self.active:
             return [status("fleet", OK, "not active")]
-        policy, now_s = value(self, "policy"), self._time.now_s()
-        lines = of_fleet(self._scheduler, policy, self._unreadable, now_s)
+        now_s = self._time.now_s()
+        lines = of_fleet(self._scheduler, value(self, "rule"), self._unreadable, now_s)
         lines.append(of_graph(self._others.sentence))
         engine = None if self._engines is None else self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]

@@ -22,20 +22,20 @@ class OtherSchedulers:
     def look(self) -> None:
         """Look at the graph, and log what is new."""
         names = {NAME, self._node.get_name()}
-        there = [node for node in self._node.get_node_names_and_namespaces() if node[0] in names]
-        own = self._node.get_name(), self._node.get_namespace()
-        if own in there:
-            there.remove(own)
-        before, self.sentence = self.sentence, _sentence(there)
-        if self.sentence and self.sentence != before:
+        schedulers = [node for node in self._node.get_node_names_and_namespaces() if node[0] in names]
+        name = self._node.get_name(), self._node.get_namespace()
+        if name in schedulers:
+            schedulers.remove(name)
+        previous, self.sentence = self.sentence, _sentence(schedulers)
+        if self.sentence and self.sentence != previous:
             self._node.get_logger().error(self.sentence)
 
 
 def _sentence(there: list[tuple[str, str]]) -> str:
     if not there:
         return ""
-    others = ", ".join(sorted(f"{namespace.rstrip('/')}/{name}" for name, namespace in there))
+    named = ", ".join(sorted(f"{namespace.rstrip('/')}/{name}" for name, namespace in there))
     return (
-        f"another fleet scheduler is in this ROS domain and serves the same robots: {others}; end all but "
+        f"another fleet scheduler is in this ROS domain and serves the same robots: {named}; end all but "
         "one, or give each fleet its own ROS_DOMAIN_ID (one that was killed is listed for some 20 s)"
     )

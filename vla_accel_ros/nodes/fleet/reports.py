@@ -13,25 +13,25 @@ from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 
 
-def of_fleet(scheduler: FleetScheduler, policy: str, unreadable: int, now_s: float) -> list[DiagnosticStatus]:
-    """All lines. policy: its name; unreadable: number of refused messages."""
+def of_fleet(scheduler: FleetScheduler, rule: str, unreadable: int, now_s: float) -> list[DiagnosticStatus]:
+    """All lines. rule: its name; unreadable: number of refused messages."""
     robots = scheduler.reports(now_s)
     return [
-        of_queue(scheduler, robots, policy, unreadable, now_s),
+        of_queue(scheduler, robots, rule, unreadable, now_s),
         *map(of_replica, scheduler.replicas),
         *map(of_robot, robots),
     ]
 
 
 def of_queue(
-    scheduler: FleetScheduler, robots: Sequence[Report], policy: str, unreadable: int, now_s: float
+    scheduler: FleetScheduler, robots: Sequence[Report], rule: str, unreadable: int, now_s: float
 ) -> DiagnosticStatus:
     """How many wait, in which order, how fairly, and how much of the replicas' capacity is promised."""
     refused = [robot for robot in robots if robot.state == "refused"]
     judged = [robot for robot in robots if robot.state == "being judged"]
     served = [robot for robot in robots if robot not in (*refused, *judged)]
     values = {
-        "policy": policy,
+        "rule": rule,
         "waiting": scheduler.waiting(),
         "questions waiting": scheduler.questions(),
         "robots served": len(served),
@@ -45,8 +45,8 @@ def of_queue(
         "requests of strangers": scheduler.strangers,
         "unreadable messages": unreadable,
     }
-    said = f"{len(served)} robots are served, {len(refused)} refused"
-    return status("queue", OK, said, values)
+    summary = f"{len(served)} robots are served, {len(refused)} refused"
+    return status("queue", OK, summary, values)
 
 
 def of_graph(others: str) -> DiagnosticStatus:
@@ -61,7 +61,7 @@ def of_replica(one: Replica) -> DiagnosticStatus:
         for (stage, batch), seconds in sorted(one.profile.known().items())
         if stage == SERVE
     }
-    values = {"room": one.room(), "most": one.most, "network [s]": one.network_s, **times}
+    values = {"room": one.room(), "most": one.limit, "network [s]": one.network_s, **times}
     if not times:
         return status(f"replica {one.name}", WARN, "has not started; the log says why", values)
     return status(f"replica {one.name}", OK, "computes", values)
@@ -85,5 +85,5 @@ def of_robot(robot: Report) -> DiagnosticStatus:
         "chunks promised [1/s]": robot.chunks_per_s,
         **counts,
     }
-    said = f"{robot.state}: {robot.reason}" if robot.reason else robot.state
-    return status(f"robot {robot.robot}", WARN if robot.reason else OK, said, values)
+    summary = f"{robot.state}: {robot.reason}" if robot.reason else robot.state
+    return status(f"robot {robot.robot}", WARN if robot.reason else OK, summary, values)

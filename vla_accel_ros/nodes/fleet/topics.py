@@ -30,11 +30,11 @@ TYPE = "vla_accel_msgs/msg/FleetRobot"
 
 def robots(node: Node) -> set[str]:
     """Namespaces in which a robot description is published, "/" for the root."""
-    found = set()
+    namespaces = set()
     for topic, types in node.get_topic_names_and_types():
         if topic.endswith(f"/{ROBOT}") and TYPE in types and node.count_publishers(topic):
-            found.add(topic.removesuffix(f"/{ROBOT}") or "/")
-    return found
+            namespaces.add(topic.removesuffix(f"/{ROBOT}") or "/")
+    return namespaces
 
 
 class RobotTopics:

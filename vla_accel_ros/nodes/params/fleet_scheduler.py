@@ -3,11 +3,11 @@ scheduling."""
 
 from __future__ import annotations
 
-from vla_accel_ros.fleet.policies.policy import PolicyOptions
+from vla_accel_ros.fleet.rules.rule import RuleOptions
 from vla_accel_ros.nodes.params.engine import MODEL, parameters
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
 
-_POLICY = PolicyOptions()
+_RULE = RuleOptions()
 
 FLEET_SCHEDULER = (
     AUTOSTART,
@@ -21,29 +21,30 @@ FLEET_SCHEDULER = (
     *MODEL,
     *parameters(fleet=True),
     Parameter(
-        "policy",
+        "rule",
         "fifo",
-        "Scheduling policy: fifo, las, oldest, kairos, gfair, aged_remaining, aged_srpt or one of another "
-        "package (entry points vla_accel_ros.fleet_policies).",
+        "Scheduling rule: fifo, las, oldest, kairos, gfair, aged_remaining, aged_srpt or one of another "
+        "package (entry points vla_accel_ros.fleet_rules).",
+        former="policy",
     ),
     Parameter(
         "kairos_buckets",
-        _POLICY.kairos_buckets,
-        "With policy kairos: how many buckets of wait ratios there are (B of the paper).",
+        _RULE.kairos_buckets,
+        "With rule kairos: how many buckets of wait ratios there are (B of the paper).",
         minimum=1,
         maximum=1000,
     ),
     Parameter(
         "kairos_ageing_s",
-        _POLICY.kairos_ageing_s,
-        "With policy kairos: a waiting request moves up a bucket after each such time (A of the paper) [s].",
+        _RULE.kairos_ageing_s,
+        "With rule kairos: a waiting request moves up a bucket after each such time (A of the paper) [s].",
         minimum=0.1,
         maximum=1e6,
     ),
     Parameter(
         "age_exponent",
-        _POLICY.age_exponent,
-        "With policy aged_srpt: exponent of 1 + age, which divides the remaining rounds; 0: no ageing.",
+        _RULE.age_exponent,
+        "With rule aged_srpt: exponent of 1 + age, which divides the remaining rounds; 0: no ageing.",
         minimum=0.0,
         maximum=10.0,
     ),

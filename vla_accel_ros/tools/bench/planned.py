@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes
-from vla_accel_ros.planning.families.work import STAGES, Work
 from vla_accel_ros.planning.plan import Plan, make_plan
+from vla_accel_ros.planning.work import STAGES, Sizes, Work
 
 AIM = 0.10
 UNKNOWN = "no cause known"

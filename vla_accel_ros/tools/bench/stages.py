@@ -25,11 +25,9 @@ from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.families.find import Sizes
-from vla_accel_ros.planning.families.openvla import ACTION_TOKENS
-from vla_accel_ros.planning.families.work import Work
 from vla_accel_ros.planning.measure import attentions, measure, shapes
 from vla_accel_ros.planning.plan import make_plan
+from vla_accel_ros.planning.work import ACTION_TOKENS, Sizes, Work
 from vla_accel_ros.tools.bench.memory import start_of_peak
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
 from vla_accel_ros.tools.bench.policies import random_policy

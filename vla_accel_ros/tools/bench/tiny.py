@@ -5,7 +5,7 @@ from __future__ import annotations
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
-from vla_accel_ros.planning.families.find import Sizes
+from vla_accel_ros.planning.work import Sizes
 
 VISION = VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=28, patch=14)
 TINY_OPENVLA = OpenVLAConfig(

@@ -68,7 +68,7 @@ class Scheduler:
     second; replicas: their names."""
 
     said: str
-    policy: str = ""
+    rule: str = ""
     promised_hz: float | None = None
     possible_hz: float | None = None
     replicas: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class Board:
             return Scheduler("; ".join(heard.message for heard in now.values()))
         return Scheduler(
             queue.message,
-            queue.values.get("policy", ""),
+            queue.values.get("rule", ""),
             _number(queue.values, "chunks promised [1/s]"),
             _number(queue.values, "chunks possible [1/s]"),
             tuple(sorted(item.removeprefix("replica ") for item in now if item.startswith("replica "))),

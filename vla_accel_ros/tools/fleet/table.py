@@ -84,7 +84,7 @@ def _head(scheduler: Scheduler) -> str:
     promised, possible = _text(scheduler.promised_hz, 1), _text(scheduler.possible_hz, 1)
     replicas = ", ".join(scheduler.replicas) or "none"
     load = f"{promised} of {possible} chunks a second promised; replicas: {replicas}"
-    return f"{scheduler.policy}: {scheduler.said}; {load}"
+    return f"{scheduler.rule}: {scheduler.said}; {load}"
 
 
 def _numbers(row: Row) -> Sequence[str]:

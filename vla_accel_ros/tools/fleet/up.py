@@ -35,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--contract", type=Path, help="contract of one of the robots (default: the simulated arm's)")
     add("--params", type=Path, help="parameters of the scheduler (default: config/fleet.yaml)")
     add("--param", action="append", default=[], metavar="NAME:=VALUE",
-        help="a parameter of the scheduler, such as policy:=kairos; may be repeated")  # fmt: skip
+        help="a parameter of the scheduler, such as rule:=kairos; may be repeated")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,7 +81,7 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
         words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]
     for told in arguments.param:
         if ":=" not in told:
-            raise ValueError(f"--param {told}: give NAME:=VALUE, such as policy:=kairos.")
+            raise ValueError(f"--param {told}: give NAME:=VALUE, such as rule:=kairos.")
         words += ["-p", told]
     return words
 

@@ -30,7 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what to kill, one after the other (default: %(default)s)",
     )
     add("--no-faults", dest="kill", action="store_const", const="", help="kill nothing")
-    add("--policy", default="fifo", metavar="NAME", help="scheduling policy (default: %(default)s)")
+    add("--rule", "--policy", default="fifo", metavar="NAME", help="scheduling rule (default: %(default)s)")
     add("--headless", action="store_true", help="lines instead of the live table")
     add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
     add(

@@ -51,7 +51,7 @@ class Death:
 class Fleet:
     """All processes, as a context manager: entering starts the scheduler, leaving ends everything.
 
-    names: the robots' namespaces. policy: the scheduler's. folder: for logs and the contract. environment:
+    names: the robots' namespaces. rule: the scheduler's. folder: for logs and the contract. environment:
     the processes' variables. tell: gets sentences for the user. `deaths` lists ended processes in the order
     noticed.
     """
@@ -59,7 +59,7 @@ class Fleet:
     def __init__(
         self,
         names: list[str],
-        policy: str,
+        rule: str,
         seed: int,
         folder: Path,
         environment: Mapping[str, str],
@@ -74,7 +74,7 @@ class Fleet:
         simulated = {"use_sim_time": True}
         shared = {"autostart": True, "contract": str(self.contract), **simulated}
         of_scheduler = {"model": str(demo_model()), "steps": DENOISE_STEPS, "seed": seed}
-        of_scheduler |= {"policy": policy, "stale_s": STALE_S, **ADMISSION}
+        of_scheduler |= {"rule": rule, "stale_s": STALE_S, **ADMISSION}
         nodes = [self._node("", "fleet", {**shared, **of_scheduler})]
         for name in names:
             nodes.append(self._node(name, SIM, {**SENSORS, **simulated}))

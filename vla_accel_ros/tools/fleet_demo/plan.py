@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools.demo.plan import Plan
 
@@ -26,14 +26,14 @@ MOST_ROBOTS = 16
 class Options:
     """The user's options. Raises ValueError, in one sentence, for a wrong value.
 
-    episodes: tasks of each robot. kill: what to kill, in order, some of KILLS. policy: the scheduler's. svg:
+    episodes: tasks of each robot. kill: what to kill, in order, some of KILLS. rule: the scheduler's. svg:
     picture of the table, taken after the first kill. domain: ROS domain, or None for a free one.
     """
 
     robots: int
     episodes: int
     kill: tuple[str, ...]
-    policy: str
+    rule: str
     headless: bool
     json: Path | None
     svg: Path | None
@@ -52,7 +52,7 @@ class Options:
             raise ValueError(f"--domain is {self.domain}: give 0 to 232")
         if unknown := [name for name in self.kill if name not in KILLS]:
             raise ValueError(f"--kill has {unknown[0]!r}: give some of {', '.join(KILLS)}, comma separated")
-        find(FLEET_POLICIES, self.policy)
+        find(FLEET_RULES, self.rule)
 
     @property
     def names(self) -> list[str]:

@@ -82,7 +82,7 @@ class FleetDemo:
     def run(self) -> int:
         options = self._options
         environment = self._closing.enter_context(own_graph(options.domain))
-        fleet = Fleet(options.names, options.policy, options.seed, options.out, environment, self._tell)
+        fleet = Fleet(options.names, options.rule, options.seed, options.out, environment, self._tell)
         ended_by = 0
         domain, nodes = environment["ROS_DOMAIN_ID"], len(fleet.processes.nodes)
         self._tell(f"starting {nodes} nodes in ROS domain {domain}; {LOWERED}")
@@ -232,7 +232,7 @@ class FleetDemo:
             **found,
             "load": round(os.getloadavg()[0], 1),
             "seed": options.seed,
-            "policy": options.policy,
+            "policy": options.rule,
             "model": demo_model().name,
             "denoise_steps": DENOISE_STEPS,
             "admission": ADMISSION,

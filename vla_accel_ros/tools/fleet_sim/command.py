@@ -1,4 +1,4 @@
-"""`vla fleet-sim`: simulates how a scheduling policy would serve a fleet of robots.
+"""`vla fleet-sim`: simulates how a scheduling rule would serve a fleet of robots.
 
 A named workload comes with assumed batch times, a recorded one with the measured time of each chunk;
 --profile gives measured batch times. The simulation compares the order in which robots are served. It does
@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.extensions import FLEET_POLICIES, names
-from vla_accel_ros.fleet.policies.policy import PolicyOptions, ReplicaProfile, policy_factory
+from vla_accel_ros.extensions import FLEET_RULES, names
+from vla_accel_ros.fleet.rules.rule import ReplicaProfile, RuleOptions, rule_factory
 from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
@@ -33,14 +33,19 @@ ROWS = {
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "fleet-sim", "simulate how a policy serves a fleet of robots", run)
+    parser = subcommand(subparsers, "fleet-sim", "simulate how a scheduling rule serves a fleet", run)
     add = parser.add_argument
     add(
         "--workload", required=True, metavar="NAME|FILE",
         help=f"tasks: {', '.join(WORKLOADS)}, or a file of recorded ones (vla fleet-trace)",
     )  # fmt: skip
-    add("--policy", default="fifo", help=f"who is served next, such as {', '.join(names(FLEET_POLICIES))}")
-    options = PolicyOptions()
+    add(
+        "--rule",
+        "--policy",
+        default="fifo",
+        help=f"who is served next, such as {', '.join(names(FLEET_RULES))}",
+    )
+    options = RuleOptions()
     add(
         "--kairos-buckets", type=int, default=options.kairos_buckets, metavar="B",
         help="buckets of wait ratios, for kairos (default: %(default)s)",
@@ -91,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, print and write the figures. Raises ValueError for wrong options."""
     trace = _trace(arguments)
     replicas = _replicas(arguments, trace)
-    options = PolicyOptions(arguments.kairos_buckets, arguments.kairos_ageing, arguments.age_exponent)
-    make = policy_factory(arguments.policy, options)
+    options = RuleOptions(arguments.kairos_buckets, arguments.kairos_ageing, arguments.age_exponent)
+    make = rule_factory(arguments.rule, options)
     what, settings = _load(arguments, trace), _settings(arguments, trace)
     if arguments.robots is not None:
         outcome = closed_fleet(what, make, arguments.robots, replicas, settings)
@@ -182,7 +187,6 @@ def _replica(
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (
         "workload",
-        "policy",
         "kairos_buckets",
         "kairos_ageing",
         "age_exponent",
@@ -196,6 +200,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
         "elastic",
     )
     asked = {name: getattr(arguments, name) for name in names}
+    asked["policy"] = arguments.rule  # the file's word of earlier versions
     return {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
 
 

@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from vla_accel_ros.planning.device import Device, load, names
-from vla_accel_ros.planning.families.find import check_work
-from vla_accel_ros.planning.families.work import PRECISIONS, Work
 from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
+from vla_accel_ros.planning.work import PRECISIONS, Work, check_work
 from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
 

@@ -46,35 +46,35 @@ class Rounds:
 
     def left(self, kind: str, done: int) -> float:
         """Return the expected remaining rounds of an unfinished task that has had `done`, at least 1."""
-        known = self._left.get(kind)
-        if known is not None:
-            return known[done] if done < len(known) else 1.0 + done - len(known)
+        remaining = self._left.get(kind)
+        if remaining is not None:
+            return remaining[done] if done < len(remaining) else 1.0 + done - len(remaining)
         return max(self._left_of_new(done), self._most(kind, done) - done)
 
     def left_of(self, tasks: Iterable[Task]) -> list[float]:
         """Return `left` for each task, fast enough for a thousand tasks in each decision."""
-        known_of, left, found = self._left.get, self.left, []
+        known_of, remaining, results = self._left.get, self.left, []
         for task in tasks:
-            known = known_of(task.kind)
-            if known is not None and task.rounds < len(known):
-                found.append(known[task.rounds])
+            of_kind = known_of(task.kind)
+            if of_kind is not None and task.rounds < len(of_kind):
+                results.append(of_kind[task.rounds])
             else:
-                found.append(left(task.kind, task.rounds))
-        return found
+                results.append(remaining(task.kind, task.rounds))
+        return results
 
     def _left_of_new(self, done: int) -> float:
-        known = self._left_of_all
-        if not known:
+        of_new = self._left_of_all
+        if not of_new:
             return float(max(1, FIRST - done))
-        return known[done] if done < len(known) else 1.0 + done - len(known)
+        return of_new[done] if done < len(of_new) else 1.0 + done - len(of_new)
 
     def _most(self, kind: str, done: int) -> int:
-        most = self._going_on.get(kind, 0)
-        if done > most:
-            self._going_on[kind] = most = done
+        longest = self._going_on.get(kind, 0)
+        if done > longest:
+            self._going_on[kind] = longest = done
             if len(self._going_on) > self._kinds:
                 self._going_on.popitem(last=False)
-        return most
+        return longest
 
 
 def left_after(needed: Iterable[int]) -> list[float]:
@@ -82,11 +82,11 @@ def left_after(needed: Iterable[int]) -> list[float]:
     counts: dict[int, int] = {}
     for rounds in needed:
         counts[rounds] = counts.get(rounds, 0) + 1
-    left, more, rest = [], 0, 0
+    remaining, more, total = [], 0, 0
     for done in range(
         max(counts) - 1, -1, -1
     ):  # count the tasks that needed more than `done`, and sum what they needed further
         more += counts.get(done + 1, 0)
-        rest += more
-        left.append(rest / more)
-    return left[::-1]
+        total += more
+        remaining.append(total / more)
+    return remaining[::-1]

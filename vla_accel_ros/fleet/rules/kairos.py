@@ -5,9 +5,9 @@ that small differences do not decide. Within a bucket the longest execution goes
 seconds that its request has waited. A request moves up one bucket after every kairos_ageing_s of waiting. The
 paper counts both in scheduling decisions. A decision is a full batch there; a replica that takes requests one
 by one makes tens of decisions in that time, and nearly all requests would age. The dispatcher renews stale
-observations (lines 20 to 22); placement on edge and cloud is shared by all policies here.
+observations (lines 20 to 22); placement on edge and cloud is shared by all rules here.
 
-The options (PolicyOptions) and the parameters below choose what the paper leaves open.
+The options (RuleOptions) and the parameters below choose what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.fleet.policies.policy import FleetSetup, InOrder
+from vla_accel_ros.fleet.rules.rule import FleetSetup, InOrder
 from vla_accel_ros.fleet.task import Task
 
 SHORTEST_S = 1e-3

@@ -9,12 +9,12 @@ import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.extensions import BUILT_IN, FLEET_POLICIES
-from vla_accel_ros.fleet.policies.policy import PATIENCE, SERVE
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.fleet.protocol import EMERGENCY
+from vla_accel_ros.fleet.rules.rule import PATIENCE, SERVE
 from vla_accel_ros.fleet.task import Task
 
-NAMES = tuple(BUILT_IN[FLEET_POLICIES])
+NAMES = tuple(BUILT_IN[FLEET_RULES])
 SCHEDULES = 10_000
 
 

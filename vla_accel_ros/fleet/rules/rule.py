@@ -1,4 +1,4 @@
-"""The interface of a fleet's scheduling policy, and what the built-in policies share.
+"""The interface of a fleet's scheduling rule, and what the built-in rules share.
 
 The interface is the engine's `Policy` with one more hook. A lane is a replica, a request is an ACT whose
 `task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of its requests. The
@@ -8,7 +8,7 @@ call `next` more often than it dispatches, and dispatch one by one or in batches
 and not in decisions: a replica that takes requests one by one decides far more often than one that takes
 batches, at the same work.
 
-The built-in policies differ only in `keys`. Emergencies go first and share a batch with nobody else, since a
+The built-in rules differ only in `keys`. Emergencies go first and share a batch with nobody else, since a
 larger batch takes longer. A request that can no longer be answered in time (Request.within_s) yields to the
 others, because nobody could use its chunk. Higher priorities go before lower ones. A request that has waited
 `patience` times as long as serving all waiting requests takes goes before its equals, so that nobody of the
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
-from vla_accel_ros.extensions import FLEET_POLICIES, find
+from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.task import Task
 
@@ -40,7 +40,7 @@ UNKNOWN_S = 0.1
 
 @dataclass
 class ReplicaProfile:
-    """What a policy knows of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
+    """What a rule knows of a replica. limit: most requests in a batch. profile: seconds of (SERVE, batch).
     network_s: round trip. busy_s: time until it would start new work, if the dispatcher knows; None means as
     expected of the last batch chosen for it. beside: requests that it would compute together with new work.
     slower: by how much it computes slower now than the profile says. Raises ValueError if limit or
@@ -72,23 +72,23 @@ class ReplicaProfile:
     def together_s(self, count: int) -> float:
         """Return the seconds that `count` requests take together by the profile, interpolated between the
         measured batches."""
-        known = sorted(
+        curve = sorted(
             (size, took_s) for (stage, size), took_s in self.profile.known().items() if stage == SERVE
         )
-        sizes, times_s = zip(*known, strict=True) if known else ((1,), (UNKNOWN_S,))
+        sizes, times_s = zip(*curve, strict=True) if curve else ((1,), (UNKNOWN_S,))
         return interpolated(count, sizes, times_s)
 
     @property
     def requests_hz(self) -> float:
         """The most requests that it serves in a second, by its profile."""
-        known = self.profile.known().items()
-        rates = [size / took_s for (stage, size), took_s in known if stage == SERVE]
+        curve = self.profile.known().items()
+        rates = [size / took_s for (stage, size), took_s in curve if stage == SERVE]
         return max(rates, default=1.0 / UNKNOWN_S) / self.slower
 
 
 @dataclass(frozen=True)
-class PolicyOptions:
-    """Options of the built-in policies. kairos_buckets: B of Kairos, buckets of wait ratios. kairos_ageing_s:
+class RuleOptions:
+    """Options of the built-in rules. kairos_buckets: B of Kairos, buckets of wait ratios. kairos_ageing_s:
     A of Kairos in seconds, after each of which a waiting request moves up one bucket. age_exponent: of
     aged_srpt; 0 is no ageing. Raises ValueError if a value is out of range."""
 
@@ -107,24 +107,24 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class FleetSetup:
-    """Inputs of a policy. replicas: by name; the owner keeps this mapping up to date."""
+    """Inputs of a rule. replicas: by name; the owner keeps this mapping up to date."""
 
     replicas: Mapping[str, ReplicaProfile]
-    options: PolicyOptions = PolicyOptions()
+    options: RuleOptions = RuleOptions()
 
 
-class FleetPolicy(Policy, Protocol):
+class FleetRule(Policy, Protocol):
     """Chooses which requests a replica serves next."""
 
     def ended(self, task: Task, now_s: float) -> None:
-        """A task is over; the policy may learn from it for others of its kind."""
+        """A task is over; the rule may learn from it for others of its kind."""
         ...
 
 
-def policy_factory(name: str, options: PolicyOptions) -> Callable[[FleetSetup], FleetPolicy]:
-    """Return what makes the policy of that name with these options. Raises ValueError as
+def rule_factory(name: str, options: RuleOptions) -> Callable[[FleetSetup], FleetRule]:
+    """Return what makes the rule of that name with these options. Raises ValueError as
     vla_accel_ros.extensions.find does."""
-    make = find(FLEET_POLICIES, name)
+    make = find(FLEET_RULES, name)
     return lambda setup: make(replace(setup, options=options))
 
 
@@ -152,25 +152,27 @@ class InOrder:
         replica, priorities = self._replicas[lane], priorities_of(ready)
         waiting, emergency = ready, max(priorities) >= EMERGENCY
         if emergency:
-            waiting = [one for one, priority in zip(ready, priorities, strict=True) if priority >= EMERGENCY]
+            waiting = [
+                request for request, priority in zip(ready, priorities, strict=True) if priority >= EMERGENCY
+            ]
             priorities = [priority for priority in priorities if priority >= EMERGENCY]
         else:
             in_time = self._in_time(replica, ready, now_s)
             if 0 < len(in_time) < len(ready):
                 waiting, priorities = in_time, priorities_of(in_time)
-        left = self._served_sooner(lane, len(waiting), now_s)
-        count = min(replica.limit, len(waiting) - left)
+        sooner = self._served_sooner(lane, len(waiting), now_s)
+        count = min(replica.limit, len(waiting) - sooner)
         if count < 1:
             return None
         keys = [0] * len(waiting) if emergency else self.keys(waiting, now_s)
-        order = _first(left + count, waiting, priorities, keys, now_s - self._patience_s(len(waiting)))
-        batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[left:]), steps=0)
+        order = _first(sooner + count, waiting, priorities, keys, now_s - self._patience_s(len(waiting)))
+        batch = MicroBatch(SERVE, tuple(waiting[index] for index in order[sooner:]), steps=0)
         self._running[lane] = batch, now_s + (replica.busy_s or 0.0) + replica.serves_s(count)
         return batch
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """A batch was answered took_s after its dispatch. The owner of the profiles learns from that."""
-        self._running = {lane: of for lane, of in self._running.items() if of[0] is not batch}
+        self._running = {lane: running for lane, running in self._running.items() if running[0] is not batch}
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """Return when a replica should be idle, or, if one is late, when placement should be considered
@@ -185,7 +187,7 @@ class InOrder:
         """Return how long a request may wait beside so many."""
         if self._patience == math.inf:
             return math.inf
-        return self._patience * waiting / sum(one.requests_hz for one in self._replicas.values())
+        return self._patience * waiting / sum(replica.requests_hz for replica in self._replicas.values())
 
     def _in_time(self, replica: ReplicaProfile, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Return the requests that a batch of this size would answer in time."""
@@ -245,8 +247,8 @@ def _first(
 ) -> list[int]:
     """Return the indices of the first `count` requests: by priority, then those of tasks that asked before
     before_s, then by key."""
-    late = min([request.task.asked_s for request in waiting]) < before_s
-    if late or max(priorities) > min(priorities):
+    overdue = min([request.task.asked_s for request in waiting]) < before_s
+    if overdue or max(priorities) > min(priorities):
         keys = [
             (-priority, 0, 0) if request.task.asked_s < before_s else (-priority, 1, key)
             for request, priority, key in zip(waiting, priorities, keys, strict=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.operations import Op
+
+Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig
+ACTION_TOKENS = 7
+"""Tokens of an action of OpenVLA."""
 
 STAGES = ("encode", "prefill", "denoise", "decode")
 Stages = Mapping[str, tuple[Op, ...]]
@@ -95,3 +102,22 @@ class Work:
     def bucket(self) -> int:
         """Prompt tokens that are computed, padding included."""
         return -(-self.prompt // BUCKET) * BUCKET
+
+
+LACKING: Mapping[type, tuple[str, ...]] = {
+    OpenVLAConfig: ("fp8", "w8a8-int4"),
+    SmolVLAConfig: tuple(name for name in ENGINE_PRECISIONS if name != "exact"),
+}
+"""The engine's precisions that a family lacks (engine.options)."""
+
+
+def check_work(sizes: Sizes, work: Work) -> None:
+    """Raise ValueError for a load that the model cannot have in this engine: more cameras or words than it
+    takes, or a precision that its family lacks."""
+    kind = sizes.kind
+    if work.prompt > sizes.max_prompt:
+        raise ValueError(f"prompt is {work.prompt}; this {kind} takes 1 to {sizes.max_prompt} tokens.")
+    if not isinstance(sizes, OpenVLAConfig) and work.views > len(sizes.image_names):
+        raise ValueError(f"views is {work.views}; this {kind} has {len(sizes.image_names)} cameras.")
+    if work.precision in LACKING.get(type(sizes), ()):
+        raise ValueError(f"precision is {work.precision}, but {kind} has no stages in it; use exact.")

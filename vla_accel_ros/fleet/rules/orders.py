@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.fleet.policies.policy import FleetSetup, InOrder
+from vla_accel_ros.fleet.rules.rule import FleetSetup, InOrder
 
 
 class FirstInFirstOut(InOrder):

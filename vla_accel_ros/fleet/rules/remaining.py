@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import sqrt
 
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.fleet.policies.policy import PATIENCE, FleetSetup, InOrder
-from vla_accel_ros.fleet.policies.work import Rounds
+from vla_accel_ros.fleet.rules.rule import PATIENCE, FleetSetup, InOrder
+from vla_accel_ros.fleet.rules.work import Rounds
 from vla_accel_ros.fleet.task import Task
 
 FIRST_EXECUTION_S = 1.0
@@ -30,7 +30,7 @@ class Remaining(InOrder):
 
     def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
         tasks = [request.task for request in ready]
-        calm_s = now_s + max(one.serves_s(one.limit) for one in self._replicas.values())
+        calm_s = now_s + max(replica.serves_s(replica.limit) for replica in self._replicas.values())
         keys = self.order(tasks, self._rounds.left_of(tasks), now_s)
         return [
             key if task.runs_out_s <= calm_s else CALM + key for task, key in zip(tasks, keys, strict=True)
@@ -51,14 +51,14 @@ class GatedFair(Remaining):
     the whole task)."""
 
     def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
-        found = []
+        ordered = []
         for task, rounds_left in zip(tasks, left, strict=True):
             rounds = task.rounds
             each_s = task.moved_s / rounds if rounds else FIRST_EXECUTION_S
             whole_s = (rounds + rounds_left) * each_s
             slowdown = 1.0 + (now_s - task.began_s) / (whole_s if whole_s > 1e-3 else 1e-3)
-            found.append(rounds_left / (slowdown * slowdown))
-        return found
+            ordered.append(rounds_left / (slowdown * slowdown))
+        return ordered
 
 
 class AgedRemaining(Remaining):

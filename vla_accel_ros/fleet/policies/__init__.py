@@ -1,8 +1,0 @@
-"""Scheduling policies of a fleet: which robots are served next, together, and by which replica. Pure objects
-with injected time.
-
-policy: the interface, and what all built-in policies share: emergencies, priorities, placement, a bound on
-waiting. orders: first in first out, least attained service, oldest task first. kairos: highest wait ratio.
-work: estimates of the rounds that a task still needs. remaining: orders by remaining work. Other packages add
-policies by the entry point `vla_accel_ros.fleet_policies`.
-"""
