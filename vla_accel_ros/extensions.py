@@ -173,8 +173,10 @@ def _added(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     added: dict[str, tuple[EntryPoint, ...]] = {}
     groups = [name for name in (group, OLD_GROUPS.get(group)) if name]
     for entry in (entry for name in groups for entry in entry_points(group=name)):
-        if entry not in added.get(entry.name, ()):  # one package may be on the path twice
-            added[entry.name] = (*added.get(entry.name, ()), entry)
+        known = added.get(entry.name, ())
+        # One package may be on the path twice, or be in a group by both of its names.
+        if (entry.value, _provider(entry)) not in [(other.value, _provider(other)) for other in known]:
+            added[entry.name] = (*known, entry)
     return added
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, _added, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY
+from vla_accel_ros.fleet.rules.orders import FirstInFirstOut
 from vla_accel_ros.fleet.rules.rule import PATIENCE, SERVE
 from vla_accel_ros.fleet.task import Task
 
@@ -180,3 +182,20 @@ def test_who_cannot_be_answered_in_time_is_passed_by_while_there_are_others(name
 def test_nobody_waits_nothing_is_chosen():
     assert make_policy("kairos").next(EDGE, [], 0.0) is None
     assert make_policy("kairos").wake_s([], 0.0) == math.inf
+
+
+def test_a_rule_of_another_package_is_found_by_the_groups_former_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description = tmp_path / "other_rules-1.0.dist-info"
+    description.mkdir()
+    (description / "METADATA").write_text("Metadata-Version: 2.1\nName: other-rules\nVersion: 1.0\n")
+    entry = "mine = vla_accel_ros.fleet.rules.orders:FirstInFirstOut\n"
+    groups = f"[vla_accel_ros.fleet_policies]\n{entry}old = a:b\n[vla_accel_ros.fleet_rules]\n{entry}"
+    (description / "entry_points.txt").write_text(groups)
+    monkeypatch.syspath_prepend(tmp_path)
+    _added.cache_clear()
+    try:
+        assert {"mine", "old"} <= set(names(FLEET_RULES)) and find(FLEET_RULES, "mine") is FirstInFirstOut
+    finally:
+        _added.cache_clear()
