@@ -128,18 +128,19 @@ def run_node(out: Path) -> None:
     node.create_timer(1.0 / GARBAGE_HZ, litter)
     while not node.active and not over.is_set():
         executor.spin_once(timeout_sec=0.1)
-    loop, react = node._force, node._outputs.react
-    loop.latencies_ns = deque(maxlen=1_000_000)
+    assert node._motion is not None and node._motion.reflexes is not None
+    reflexes, commands = node._motion.reflexes, node._motion.robot.outputs
+    react, reflexes.latencies_ns = commands.react, deque(maxlen=1_000_000)
 
     def timed(reaction: Reaction) -> None:
         react(reaction)
         if reaction.why is Why.CONTACT:
             reacted_ns.append(time.time_ns())
 
-    node._outputs.react = timed  # type: ignore[method-assign]
+    commands.react = timed  # type: ignore[method-assign]
     while not over.is_set():
         executor.spin_once(timeout_sec=0.1)
-    out.write_text(json.dumps({"latencies_ns": list(loop.latencies_ns), "reacted_ns": reacted_ns}))
+    out.write_text(json.dumps({"latencies_ns": list(reflexes.latencies_ns), "reacted_ns": reacted_ns}))
     node.end()
     assert len(kept) == KEPT // 2
 

@@ -208,7 +208,18 @@ def make_contract(kind: str, joints: Sequence[Joint], **more: Any) -> Contract:
 def make_joints(names: Sequence[str], limits: JointLimits) -> list[Joint]:
     """The joints of these limits."""
     rows = zip(names, limits.lower, limits.upper, limits.velocity, limits.acceleration, limits.continuous)
-    return [Joint(n, *map(float, numbers), "absolute", continuous=bool(turns)) for n, *numbers, turns in rows]
+    return [
+        Joint(
+            name,
+            float(low),
+            float(high),
+            float(speed),
+            float(change),
+            "absolute",
+            continuous=bool(continuous),
+        )
+        for name, low, high, speed, change, continuous in rows
+    ]
 
 
 class Process:

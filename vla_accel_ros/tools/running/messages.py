@@ -11,6 +11,7 @@ import sys
 from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from vla_accel_ros.nodes.running.environment import share_path
 
@@ -28,7 +29,7 @@ def provide_messages() -> None:
             "pip install 'vla_accel_ros[demo]' into an environment of its own"
         )
     sys.path.append(str(share_path("scripts/environment.py").parent))
-    environment = import_module("environment")
+    environment: Any = import_module("environment")
     environment.VENV, environment.PYTHON = Path(sys.prefix), Path(sys.executable)
     print("building vla_accel_msgs, once: a minute or two", file=sys.stderr, flush=True)
     environment.check_machine()
