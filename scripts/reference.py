@@ -85,7 +85,7 @@ def _word(action: argparse.Action) -> str:
     if not action.option_strings:
         return f"[{value}]" if action.nargs in ("?", "*") else value
     name = " | ".join(action.option_strings) if isinstance(action, argparse.BooleanOptionalAction) else ""
-    name = name or action.option_strings[-1]
+    name = name or next(filter(lambda option: option.startswith("--"), action.option_strings))
     word = name if action.nargs == 0 else f"{name} {value}"
     return word if action.required else f"[{word}]"
 
