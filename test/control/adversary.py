@@ -42,8 +42,8 @@ class Result:
     log: tuple[str, ...]
 
     def __str__(self) -> str:
-        again = f"python test/control/adversary.py --seed {self.seed}"
-        return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: {again}"
+        command = f"python test/control/adversary.py --seed {self.seed}"
+        return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: {command}"
 
 
 def play(
@@ -75,15 +75,15 @@ def results(
     episode_of: type[Episode] = Episode,
 ) -> Iterator[Result]:
     """Episodes from a seed on, until so many events have happened."""
-    one = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz, episode_of=episode_of)
+    play_seed = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz, episode_of=episode_of)
     seeds = itertools.count(first)
     if processes == 1:
-        played: Iterator[Result] = map(one, seeds)
+        played: Iterator[Result] = map(play_seed, seeds)
         pool = None
     else:
         pool = multiprocessing.get_context("spawn").Pool(processes)
         # An endless source would be read to its end: what is more than enough is never played.
-        played = pool.imap_unordered(one, itertools.islice(seeds, events), chunksize=4)
+        played = pool.imap_unordered(play_seed, itertools.islice(seeds, events), chunksize=4)
     for result in played:
         events -= result.events
         yield result

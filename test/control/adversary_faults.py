@@ -116,12 +116,12 @@ class Episode(Delivered):
                 goal = self.robot.limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (
                     self.robot.limits.upper - self.robot.limits.lower
                 )
-                here = np.clip(
+                start = np.clip(
                     self.controller.state(self.t_ns).position,
                     self.robot.limits.lower,
                     self.robot.limits.upper,
                 )
-                path = move(self.robot.joints, here, goal, self.robot.limits, 0.3, self.t_ns)
+                path = move(self.robot.joints, start, goal, self.robot.limits, 0.3, self.t_ns)
                 self.controller.accept(path, self.t_ns, TrajectoryPoint(self.t_ns, self.where))
                 self.others_until_ns = path.end_ns
                 self._unhold()

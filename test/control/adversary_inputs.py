@@ -33,9 +33,9 @@ class Given(Judged):
                 velocity = self.ticks[-1][1] if self.t_ns - self.ticks[-1][0] < 100 * MS else 0.0
                 self.where = self.where + velocity * dt_s
         elif not self.active("drive off"):
-            away = self._command() + self.sag - self.where
-            most = 1.5 * self.robot.limits.velocity * dt_s
-            self.where = self.where + np.clip(away * min(1.0, dt_s / 0.03), -most, most)
+            distance = self._command() + self.sag - self.where
+            reach = 1.5 * self.robot.limits.velocity * dt_s
+            self.where = self.where + np.clip(distance * min(1.0, dt_s / 0.03), -reach, reach)
         elif self.t_ns < self.others_until_ns and np.abs(self._command() - self.where).max() > 0.1:
             self.controller.hold(self.where.copy(), self.t_ns)  # others judge the motion that they command
             self.others_until_ns = self.t_ns
@@ -48,8 +48,8 @@ class Given(Judged):
         if self.active("joints not finite"):
             position[self.rng.randrange(len(position))] = self.rng.choice((np.nan, np.inf))
         stamp_ns = self.now_ns() + (self.stamp_off_ns if self.active("joint stamps") else 0)
-        away = np.abs(position - self._command())
-        near = bool((away < 0.7 * usual(self.robot.limits.velocity)).all())
+        distance = np.abs(position - self._command())
+        near = bool((distance < 0.7 * usual(self.robot.limits.velocity)).all())
         follows = near and not (self.activated or self.active("joint stamps"))
         slow = self.t_ns - max(self.slowed_ns.values(), default=-S) < S // 2
         follows = follows and self.robot.kind != "servo_joint" and not slow  # which tells of no position
@@ -58,9 +58,9 @@ class Given(Judged):
 
     def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
         """Measured joints; follows: they are where the controllers are commanded to be."""
-        before, node = set(self.node.holds), self.node
+        earlier, node = set(self.node.holds), self.node
         node.joints(self.robot.joints, position, stamp_ns)
-        if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - before):
+        if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - earlier):
             self._break("held because joints do not follow, and they do")
 
     def _slow_down(self, passed_ns: int) -> None:
@@ -83,8 +83,8 @@ class Given(Judged):
         if lent and not silent and self.ticks:  # the last command is all that there is
             last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
             self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
-        held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
-        if held and self.holding is None:
+        is_held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
+        if is_held and self.holding is None:
             longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
             joined_ns = self.node.robot.follower.joining.until_ns - self.offset_ns

@@ -66,14 +66,18 @@ class Judged(Scene):
             limits = robot.limits
             self.broken += judge_velocities(self.ticks, limits.velocity, limits.acceleration, longest_s)
         elif robot.kind == "servo_twist":
-            for half, most in ((slice(0, 3), LINEAR), (slice(3, 6), ANGULAR)):
+            for half, speed in ((slice(0, 3), LINEAR), (slice(3, 6), ANGULAR)):
                 sizes = [(t, v[half]) for t, v in self.ticks]
-                self.broken += judge_velocities(sizes, np.full(3, most), np.full(3, most / 0.15), longest_s)
+                self.broken += judge_velocities(sizes, np.full(3, speed), np.full(3, speed / 0.15), longest_s)
         if robot.kind in ("forward_command", "servo_joint"):
             for begin, end in self.still:
-                held = [p for t, p in self.ticks if begin <= t < end]
-                moved = np.ptp(held, axis=0).max() if len(held) and robot.kind == "forward_command" else 0.0
-                moved = np.abs(held).max() if len(held) and robot.kind == "servo_joint" else moved
+                commands = [p for t, p in self.ticks if begin <= t < end]
+                moved = (
+                    np.ptp(commands, axis=0).max()
+                    if len(commands) and robot.kind == "forward_command"
+                    else 0.0
+                )
+                moved = np.abs(commands).max() if len(commands) and robot.kind == "servo_joint" else moved
                 if moved > 1e-9:
                     self.broken.append(Broken("moved while held", begin * 1e-9, float(moved)))
 

@@ -18,9 +18,9 @@ class Delivered(Given):
     def _sent(self, trajectory: Trajectory, start_ns: int, stamped: bool) -> None:
         on_arrival = not stamped
         sent_ns, offset_ns, off = self.t_ns, self.offset_ns, self.active("reactivate")
-        held, held_ns = self._held(trajectory.joints)
+        position, held_ns = self._held(trajectory.joints)
         come_ns = self.sent_ns.get(trajectory.joints, 0) + round(self.parameters.lead_s * S)
-        known = held is not None and held_ns - offset_ns >= come_ns and not on_arrival
+        known = position is not None and held_ns - offset_ns >= come_ns and not on_arrival
         known &= not self.active("lying controllers")
         self.sent_ns[trajectory.joints] = sent_ns
         self.began = True
@@ -29,8 +29,8 @@ class Delivered(Given):
         if trajectory.joints in self.scaled and stamped:
             self._break("sent something to a controller that executes slowly")
         self._check_length(trajectory, on_arrival)
-        most = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
-        delay_ns = round(self.rng.uniform(0.0, most)) if self.parameters.lead_s else 0
+        longest_ns = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
+        delay_ns = round(self.rng.uniform(0.0, longest_ns)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
         if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
             until_ns = self.arrivals_ns + trajectory.end_ns - self.now_ns()
@@ -96,8 +96,10 @@ class Delivered(Given):
         if self.active("reactivate"):
             return True
         if self.activated & set(joints) and not known and (stops or trajectory.start_ns <= self.t_ns):
-            away = np.abs(trajectory.sample(self.t_ns)[0] - self._where(joints))
-            if (away > usual(self.robot.limits.velocity)[[self.robot.joints.index(n) for n in joints]]).any():
+            distance = np.abs(trajectory.sample(self.t_ns)[0] - self._where(joints))
+            if (
+                distance > usual(self.robot.limits.velocity)[[self.robot.joints.index(n) for n in joints]]
+            ).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10
                 return True
             self.controller.spare(self.t_ns)

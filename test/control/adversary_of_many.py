@@ -58,23 +58,23 @@ class Controllers:
         self.spare = next(iter(self.ones.values())).spare
 
     def hold(self, position: np.ndarray, t_ns: int) -> None:
-        for group, one in self.ones.items():
-            one.hold(position[self._columns[group]], t_ns)
+        for group, controller in self.ones.items():
+            controller.hold(position[self._columns[group]], t_ns)
 
     def shift(self, by_ns: int, t_ns: int) -> None:
-        for one in self.ones.values():
-            one.shift(by_ns, t_ns)
+        for controller in self.ones.values():
+            controller.shift(by_ns, t_ns)
 
     def accept(self, trajectory: Trajectory, t_ns: int, measured: TrajectoryPoint) -> bool:
         """Of all joints: a motion of others."""
         taken = []
-        for group, one in self.ones.items():
-            here = TrajectoryPoint(t_ns, measured.position[self._columns[group]])
-            taken.append(one.accept(trajectory.select(group), t_ns, here))
+        for group, controller in self.ones.items():
+            measured_here = TrajectoryPoint(t_ns, measured.position[self._columns[group]])
+            taken.append(controller.accept(trajectory.select(group), t_ns, measured_here))
         return all(taken)
 
     def state(self, t_ns: int) -> TrajectoryPoint:
-        states = {group: one.state(t_ns) for group, one in self.ones.items()}
+        states = {group: controller.state(t_ns) for group, controller in self.ones.items()}
         position, velocity = np.zeros((2, len(self.joints)))
         for group, state in states.items():
             position[self._columns[group]] = state.position
@@ -82,7 +82,7 @@ class Controllers:
         return TrajectoryPoint(t_ns, position, velocity)
 
     def path(self, until_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        paths = {group: one.path(until_ns) for group, one in self.ones.items()}
+        paths = {group: controller.path(until_ns) for group, controller in self.ones.items()}
         times = next(iter(paths.values()))[0]
         positions = np.zeros((len(times), len(self.joints)))
         for group, (_, path) in paths.items():
@@ -92,11 +92,14 @@ class Controllers:
     @property
     def exceptions(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         ones = self.ones.values()
-        return [s for one in ones for s in one.spared], [*self.eased, *(e for one in ones for e in one.eased)]
+        return [s for controller in ones for s in controller.spared], [
+            *self.eased,
+            *(e for controller in ones for e in controller.eased),
+        ]
 
     @property
     def rejected(self) -> list[str]:
-        return [why for one in self.ones.values() for why in one.rejected]
+        return [why for controller in self.ones.values() for why in controller.rejected]
 
 
 class EpisodeOfMany(Episode):

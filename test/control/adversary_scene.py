@@ -253,9 +253,9 @@ class Scene(ABC):
 
     def _every(self, period_ns: int, happen: Callable[[], None]) -> None:
         def again() -> None:
-            late = round(abs(self.rng.gauss(0.0, self.jitter)) * period_ns * 0.3) if self.jitter else 0
-            self._at(self.t_ns + max(period_ns + late - debt[0], 1), again)
-            debt[0] = late
+            late_ns = round(abs(self.rng.gauss(0.0, self.jitter)) * period_ns * 0.3) if self.jitter else 0
+            self._at(self.t_ns + max(period_ns + late_ns - debt[0], 1), again)
+            debt[0] = late_ns
             happen()
 
         debt = [0]

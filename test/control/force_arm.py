@@ -121,9 +121,9 @@ class ForceArm(Stepped):
             0.8,
             following=FollowingError(far, np.full(len(joints), 0.2)),
         )
-        told = np.full(len(joints), streamed)
+        streams = np.full(len(joints), streamed)
         force = Force((sensor or make_sensor(),), retreat or Retreat(), ("gripper",))
-        self.guard = ForceGuard(force, joints, limits, told)
+        self.guard = ForceGuard(force, joints, limits, streams)
         self.held = Held()
         self.held.over(self.follower)
         self.taking = TakingOver(self.guard, self.held, nullcontext(), self.react)
@@ -159,8 +159,8 @@ class ForceArm(Stepped):
         self.now += MS
         k = (self.now - START) // MS
         while self.delayed and self.delayed[0][0] <= self.now:
-            _, late = self.delayed.pop(0)
-            self.controller.accept(late, self.now, TrajectoryPoint(self.now, self.commanded))
+            _, path = self.delayed.pop(0)
+            self.controller.accept(path, self.now, TrajectoryPoint(self.now, self.commanded))
         if k % 10 == 0:
             self.follower.measured(self.measure(self.commanded), self.now, self.now)
         if self.guarded:
@@ -175,9 +175,9 @@ class ForceArm(Stepped):
             self._watch()
 
     def _sense(self) -> None:
-        told = self.sample(self.now, self.commanded)
-        if told is not None:
-            self.guard.take(0, *told, self.now)
+        sample = self.sample(self.now, self.commanded)
+        if sample is not None:
+            self.guard.take(0, *sample, self.now)
         reaction = self.guard.step(self.now, round(self.follower.buffer.kept_s * 1e9))
         if reaction is not None:
             self.react(reaction)
@@ -201,7 +201,7 @@ class ForceArm(Stepped):
         way = self.goal - begin
         steps = np.arange(1, 33)[:, None] / 30.0 * self.speed
         actions = begin + np.clip(way, -steps, steps)
-        one = Chunk(
+        chunk = Chunk(
             actions.astype(np.float32),
             stamp_ns,
             1 / 30,
@@ -209,7 +209,7 @@ class ForceArm(Stepped):
             self._request,
             np.zeros(32, np.float32),
         )
-        self.send(self.follower.follow(one, self.now))
+        self.send(self.follower.follow(chunk, self.now))
 
     def send(self, path: Trajectory | None) -> None:
         """What the node decided."""

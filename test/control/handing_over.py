@@ -50,9 +50,9 @@ class Arm:
             self.now = min(self.now + waits, by_ns)
             self.hand_over.sent(path, decided, self.now)
         at_ns = self.now + travels
-        here = self._controller.state(at_ns)
+        state = self._controller.state(at_ns)
         assert path is not None
-        assert self._controller.accept(with_hold(path), at_ns, TrajectoryPoint(at_ns, here.position))
+        assert self._controller.accept(with_hold(path), at_ns, TrajectoryPoint(at_ns, state.position))
         self.now = at_ns
 
     def activate(self, position: np.ndarray) -> None:
@@ -90,13 +90,13 @@ def play(
     rng = np.random.default_rng(seed)
 
     def send(decided: Trajectory | None) -> None:
-        late = rng.uniform(0.0, held_up) * (rng.random() < 1 / 3)
+        late_s = rng.uniform(0.0, held_up) * (rng.random() < 1 / 3)
         travelled, waits = rng.integers((travels, LEAD)).tolist()
-        arm.send(decided, round(late * S), travelled, waits)
+        arm.send(decided, round(late_s * S), travelled, waits)
 
     for k in range(60):
-        speed, here = rng.uniform(-0.5, 0.5, 3), arm.buffer.reference(arm.now - 80 * MS)[0]
-        chunk = make_ramp(speed, 12, 0.05, start=here, stamp_ns=arm.now - 80 * MS, request_id=k)
+        speed, position = rng.uniform(-0.5, 0.5, 3), arm.buffer.reference(arm.now - 80 * MS)[0]
+        chunk = make_ramp(speed, 12, 0.05, start=position, stamp_ns=arm.now - 80 * MS, request_id=k)
         send(arm.buffer.update(chunk, arm.now))
         if rng.random() < 0.15:
             send(arm.buffer.stop(arm.now))

@@ -148,9 +148,9 @@ def test_a_position_outside_and_an_end_in_motion_are_found():
 
 def test_what_is_approached_later_begins_from_the_command_or_from_the_measured_joints():
     for from_desired, begins in ((True, 0.0), (False, 0.1)):
-        one = controller(from_desired)
-        one.accept(goes(0.0, 2 * S, 3 * S), S, TrajectoryPoint(S, np.full(3, 0.1)))
-        assert one.state(S).position[0] == begins
+        arm = controller(from_desired)
+        arm.accept(goes(0.0, 2 * S, 3 * S), S, TrajectoryPoint(S, np.full(3, 0.1)))
+        assert arm.state(S).position[0] == begins
 
 
 def test_streamed_leaps_are_found():

@@ -75,15 +75,17 @@ def test_what_was_commanded_at_a_time_is_known_where_ticks_fail_to_come():
 
 def test_it_starts_where_the_joints_are_follows_chunks_and_holds_their_end():
     stream, buffer = make_stream(), make_buffer()
-    here = np.array([0.3, -0.4, 0.1])
-    buffer.reset(here)
+    position = np.array([0.3, -0.4, 0.1])
+    buffer.reset(position)
     states = []
     for k in range(10):
         now = START + k * 100 * MS
-        chunk = make_ramp([1.0, -0.5, 0.3], start=here, stamp_ns=now - 20 * MS, request_id=k, step_dt_s=0.03)
+        chunk = make_ramp(
+            [1.0, -0.5, 0.3], start=position, stamp_ns=now - 20 * MS, request_id=k, step_dt_s=0.03
+        )
         follow(stream, buffer, chunk, now)
         if not k:
-            np.testing.assert_array_equal(stream.tick(now).position, here)
+            np.testing.assert_array_equal(stream.tick(now).position, position)
         states += ticks(stream, now, 0.1)
         np.testing.assert_allclose(states[-1].position, buffer.reference(now + 100 * MS)[0], atol=1e-9)
     end = START + S
@@ -97,13 +99,13 @@ def test_it_starts_where_the_joints_are_follows_chunks_and_holds_their_end():
 
 def test_joints_that_are_outside_of_their_range_are_led_into_it_and_others_begin_where_the_path_does():
     stream = make_stream()
-    here = np.array([LIMITS.upper[0] + 0.3, 0.1, LIMITS.lower[2] - 0.05])
-    goal = np.clip(here, LIMITS.lower, LIMITS.upper)
+    position = np.array([LIMITS.upper[0] + 0.3, 0.1, LIMITS.lower[2] - 0.05])
+    goal = np.clip(position, LIMITS.lower, LIMITS.upper)
     at_rest = Trajectory(JOINTS, np.array([START + S]), goal[None], np.zeros((1, 3)))
-    stream.follow(at_rest, START, np.where([False, True, False], 0.4, here))  # one is told elsewhere now
+    stream.follow(at_rest, START, np.where([False, True, False], 0.4, position))  # one is told elsewhere now
     states = [stream.tick(START), *ticks(stream, START, 2.0)]
     positions = np.array([state.position for state in states])
-    np.testing.assert_array_equal(positions[0], here)
+    np.testing.assert_array_equal(positions[0], position)
     speed = np.diff(positions, axis=0) / PERIOD_S
     assert (np.abs(speed) <= LIMITS.velocity * 1.001).all()
     assert (np.abs(np.diff(speed, axis=0)) / PERIOD_S <= LIMITS.acceleration * 1.01).all()
@@ -118,11 +120,11 @@ def test_a_late_tick_makes_no_leap_and_the_path_is_caught_up_with(late_ms):
     now = START
     chunk = make_ramp([2.0, -1.0, 0.3], stamp_ns=now, horizon=60, step_dt_s=0.02, start=[-0.9, 0.5, 0.0])
     follow(stream, buffer, chunk, now)
-    before = ticks(stream, now, 0.4)
-    late = stream.tick(now + 400 * MS + late_ms * MS)
+    states = ticks(stream, now, 0.4)
+    state = stream.tick(now + 400 * MS + late_ms * MS)
     after = ticks(stream, now + 400 * MS + late_ms * MS, 1.5)
     assert stream.counts["late"] == 1
-    step = np.abs(late.position - before[-1].position)
+    step = np.abs(state.position - states[-1].position)
     assert (step <= LIMITS.velocity * 2 * PERIOD_S * 1.001).all()
     assert_smooth(after)
     np.testing.assert_allclose(after[-1].position, buffer.reference(now + 3 * S)[0], atol=1e-9)
@@ -164,9 +166,9 @@ def test_simulated_time_that_goes_on_in_long_steps_is_kept_up_with(step_ms):
         if START + 500 * MS <= now_ns <= START + seen * step_ms * MS:
             np.testing.assert_allclose(state.position, path.sample(now_ns)[0], atol=1e-9)
     states = list(commanded.values())
-    for one, after in pairwise(states):
-        passed_s = min((after.stamp_ns - one.stamp_ns) * 1e-9, 2e-3 * step_ms)
-        assert (np.abs(after.position - one.position) <= LIMITS.velocity * passed_s + 1e-9).all()
+    for previous, after in pairwise(states):
+        passed_s = min((after.stamp_ns - previous.stamp_ns) * 1e-9, 2e-3 * step_ms)
+        assert (np.abs(after.position - previous.position) <= LIMITS.velocity * passed_s + 1e-9).all()
 
 
 def test_a_trajectory_that_begins_elsewhere_is_led_to_within_limits():

@@ -18,9 +18,9 @@ def run(delivery: Delivery, delay_ms: float, chunks: int, begin_ns: int = S) -> 
     for now_ns in range(begin_ns, end_ns, STATE):
         if (now_ns - begin_ns) % PERIOD == 0:
             delivery.sent(now_ns, now_ns, now_ns + MS)
-        there = [t for t in range(begin_ns, now_ns + 1, PERIOD) if t + delay_ms * MS <= now_ns]
-        if there:
-            executed_ns = there[-1]
+        arrived = [t for t in range(begin_ns, now_ns + 1, PERIOD) if t + delay_ms * MS <= now_ns]
+        if arrived:
+            executed_ns = arrived[-1]
         if executed_ns is not None:
             delivery.executing(executed_ns, now_ns)
         delivery.step(now_ns)

@@ -56,23 +56,23 @@ def test_a_late_stop_brakes_from_where_the_controller_is():
 
 @pytest.mark.parametrize("held_up", [500 * MS, 5 * S])
 def test_what_is_approached_is_moved_by_as_much_as_it_is_late(held_up):
-    arm, there = Arm(), np.array([0.5, -0.5, 0.2])
-    decided = arm.buffer.go_to(there, np.abs(there), arm.now)
+    arm, goal = Arm(), np.array([0.5, -0.5, 0.2])
+    decided = arm.buffer.go_to(goal, np.abs(goal), arm.now)
     path, _ = arm.hand_over.next(decided, arm.now, arm.now + held_up, LEAD_S)
     assert path is not None
     assert path.end_ns == decided.end_ns + held_up
     arm.send(decided, held_up, LEAD)
     arm.now += 3 * S
     assert arm.broken() == []
-    np.testing.assert_array_equal(arm.position, there)
+    np.testing.assert_array_equal(arm.position, goal)
 
 
 @pytest.mark.parametrize("held_up", [0, 500 * MS])
 def test_a_contact_on_the_way_does_not_wait_unless_that_was_moved(held_up):
-    arm, there = Arm(), np.array([0.5, -0.5, 0.2])
-    arm.send(arm.buffer.go_to(there, np.abs(there), arm.now), held_up, 0)
+    arm, goal = Arm(), np.array([0.5, -0.5, 0.2])
+    arm.send(arm.buffer.go_to(goal, np.abs(goal), arm.now), held_up, 0)
     arm.now += 100 * MS
-    retreat = Trajectory(JOINTS, arm.now + np.array([0, S]), np.array([there, there / 2]))
+    retreat = Trajectory(JOINTS, arm.now + np.array([0, S]), np.array([goal, goal / 2]))
     path, by_ns = arm.hand_over.next(retreat, arm.now, arm.now, LEAD_S)
     assert path is (None if held_up else retreat) and (held_up or by_ns == arm.now + LEAD)
     assert arm.hand_over.late == (2 if held_up else 0)

@@ -3,6 +3,7 @@ the controller executes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -70,18 +71,18 @@ def test_when_a_stop_after_the_clock_was_set_ends_is_known_also_where_it_is_not_
     assert arm.hand_over.stopping is None
     arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
     arm.now += 500 * MS
-    there = np.array([-0.9, -1.5, -0.45])
-    arm.hand_over.told(there, arm.now)
+    goal = np.array([-0.9, -1.5, -0.45])
+    arm.hand_over.told(goal, arm.now)
     given = arm.buffer.stop(arm.now, arm.now)
     arm.accept(arm.hand_over.stop(given, arm.now, arm.now, LEAD_S))
     stopping = arm.hand_over.stopping
     assert stopping is not None and stopping.end_ns > given.end_ns + 500 * MS
     arm.now = given.end_ns
-    assert (np.abs(arm.position - there) > 0.05).any()
+    assert (np.abs(arm.position - goal) > 0.05).any()
     arm.now = stopping.end_ns
     np.testing.assert_array_equal(arm.position, stopping.positions[-1])
     assert arm.hand_over.stop(None, arm.now, arm.now, LEAD_S) is None  # it was told, and rests there
-    arm.send(arm.buffer.go_to(START, np.abs(there), arm.now), 0, 0)
+    arm.send(arm.buffer.go_to(START, np.abs(goal), arm.now), 0, 0)
     assert arm.hand_over.stopping is None
 
 
@@ -92,8 +93,8 @@ def test_after_the_clock_was_set_a_controller_that_was_activated_anew_stays_wher
     arm.now += 50 * MS
     arm.activate(START)  # it holds, and has lost what it was sent
     arm.now += 450 * MS
-    told = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
-    arm.hand_over.told(told, arm.now - (490 if said == "too late" else 20) * MS)
+    report = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
+    arm.hand_over.told(report, arm.now - (490 if said == "too late" else 20) * MS)
     stop = arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S)
     arm.accept(stop)
     arm.now += S
@@ -125,7 +126,7 @@ def test_of_a_controller_that_others_drove_nothing_is_believed():
 
 def test_a_controller_that_was_activated_anew_and_says_so_goes_on_from_there():
     """It has dropped what it was sent. A step is what remains where it has said nothing yet."""
-    for said, steps in (True, False), (False, True):
+    for reported, steps in (True, False), (False, True):
         arm = Arm()
         chunk = make_ramp(0.4, 30, stamp_ns=arm.now)
         arm.send(arm.buffer.update(chunk, arm.now), 0, 0)
@@ -134,10 +135,10 @@ def test_a_controller_that_was_activated_anew_and_says_so_goes_on_from_there():
         arm.now += 20 * MS
         told_ns, arm.now = arm.now, arm.now + 5 * MS
         for number in range(1, 20):
-            if said and number == 1:
+            if reported and number == 1:
                 arm.hand_over.rests(START, told_ns, LEAD_S)
-            here, _ = arm.buffer.reference(arm.now)
-            more = make_ramp(0.1, 20, start=here, stamp_ns=arm.now, request_id=number)
+            position, _ = arm.buffer.reference(arm.now)
+            more = make_ramp(0.1, 20, start=position, stamp_ns=arm.now, request_id=number)
             arm.send(arm.buffer.update(more, arm.now), 0, LEAD)
             arm.now += 70 * MS
         assert bool(arm.broken()) == steps
@@ -185,8 +186,8 @@ def test_what_a_controller_says_that_tells_nothing_new_changes_nothing(said):
     arm = Arm()
     arm.send(arm.buffer.go_to(np.full(3, 0.2), np.full(3, 0.2), arm.now), 0, 0)
     arm.now += 2 * S
-    told = {"as it was sent": arm.position, "nan": np.full(3, np.nan)}.get(said)
-    arm.hand_over.rests(told, arm.now, LEAD_S)
+    report = {"as it was sent": arm.position, "nan": np.full(3, np.nan)}.get(said)
+    arm.hand_over.rests(report, arm.now, LEAD_S)
     decided = arm.buffer.update(make_ramp(0.2, 30, start=arm.position, stamp_ns=arm.now), arm.now)
     assert decided is not None
     assert arm.hand_over.next(decided, arm.now, arm.now, LEAD_S)[0] is decided
@@ -194,37 +195,38 @@ def test_what_a_controller_says_that_tells_nothing_new_changes_nothing(said):
 
 @pytest.mark.parametrize("held_up", [0.0, 0.7])
 def test_where_the_controller_is_commanded_to_be_is_known_however_late_that_was_sent(held_up):
-    arm, found = Arm(), []
+    arm, errors = Arm(), []
 
     def compare(*_: object) -> None:
         times = range(arm.now - 500 * MS, arm.now + 1, 10 * MS)
         known = np.array([arm.hand_over.commanded(t_ns) for t_ns in times])
         decided = np.array([arm.buffer.reference(t_ns)[0] for t_ns in times])
-        found.append([np.abs(arm.state(t_ns).position - k).max() for t_ns, k in zip(times, known)])
-        away.append(np.abs(known[-1] - decided[-1]).max())
+        errors.append([np.abs(arm.state(t_ns).position - k).max() for t_ns, k in zip(times, known)])
+        distances.append(np.abs(known[-1] - decided[-1]).max())
 
-    away: list[float] = []
+    distances: list[float] = []
     play(arm, 0, held_up, travels=1, then=compare)
-    assert np.max(found) < 1e-9
-    assert (np.max(away) > 0.05) == bool(held_up)
+    assert np.max(errors) < 1e-9
+    assert (np.max(distances) > 0.05) == bool(held_up)
 
 
 @pytest.mark.parametrize("off_s", [None, 3.0])
 @pytest.mark.parametrize("held_up_s", [0.0, 0.35])
 def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided(held_up_s, off_s):
-    """Every message is held up; a drive that goes off is found all the same."""
-    now, where, number, held = [S], START, 0, None
+    """Every message is held up, and then written anew; a drive that goes off is found all the same."""
+    now, where, number, fault = [S], START, 0, None
     controller = TrajectoryController(JOINTS, START, True)
     controller.starts[0] = now[0]
+    turns = itertools.cycle((1, 0))
 
     def held_up() -> None:
-        now[0] += round(held_up_s * S)
+        now[0] += round(held_up_s * S) * next(turns)
 
     def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
         assert controller.accept(path, now[0], controller.state(now[0]))
 
     node = process(now, TrajectoryLine(send, held_up, heard=False), mode="block", ages_s=(1.2, 0.6))
-    while now[0] < 12 * S and held is None:
+    while now[0] < 12 * S and fault is None:
         now[0] += 10 * MS
         if off_s is None or now[0] < off_s * S:
             where = controller.state(now[0]).position
@@ -234,9 +236,9 @@ def test_joints_are_compared_with_what_is_executed_and_not_with_what_was_decided
         if number % 30 == 0:
             t = now[0] / S + np.arange(1, 31)[:, None] * 0.05
             node.chunk(make_chunk(np.tile(0.4 * np.sin(2.5 * t), 3), now[0], 0.05, request_id=number))
-        held = next((reason for reason in node.holds if "does not follow" in reason), None)
+        fault = next((reason for reason in node.holds if "does not follow" in reason), None)
     assert np.ptp(controller.path(now[0])[1], axis=0).min() > 0.5
-    assert (held is None) == (off_s is None)
+    assert (fault is None) == (off_s is None)
 
 
 def test_a_way_home_of_a_controller_that_others_activated_elsewhere_gets_there():
@@ -302,27 +304,27 @@ def test_of_a_way_home_that_begins_later_than_it_was_decided_a_controller_has_no
 @pytest.mark.parametrize("held_up_s", [0.0, 0.35, 0.8])
 def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
     """It is renewed by when it is executed, not by when it was to be."""
-    home, now, late = np.array([0.8, -0.5, 0.0]), [S], [held_up_s]
+    home, now, pending = np.array([0.8, -0.5, 0.0]), [S], [held_up_s]
     controller = TrajectoryController(JOINTS, START, True)
     controller.starts[0] = now[0]
 
     def held_up() -> None:
-        if HOMING in node.holds and late:
-            now[0] += round(late.pop() * S)
+        if HOMING in node.holds and pending:
+            now[0] += round(pending.pop() * S)
 
     def send(path: Trajectory, start_ns: int, stamped: bool) -> None:
         assert controller.accept(path, now[0], controller.state(now[0]))
 
     node = process(now, TrajectoryLine(send, held_up), home)
-    asked = False
+    is_going = False
     for _ in range(1000):
         now[0] += 10 * MS
         node.joints(JOINTS, controller.state(now[0]).position, now[0])
         node.watch()
-        if not asked and now[0] > 4 * S:
-            asked = True
+        if not is_going and now[0] > 4 * S:
+            is_going = True
             node.order("home")
-    assert not late and HOMING not in node.holds
+    assert not pending and HOMING not in node.holds
     assert controller.state(now[0]).position == pytest.approx(home)
     assert not judge_path(*controller.path(now[0]), LIMITS, [], [])
 
@@ -330,6 +332,6 @@ def test_a_way_home_of_which_the_first_part_is_held_up_gets_there(held_up_s):
 def test_a_controller_that_says_that_it_rests_where_no_joint_can_be_is_not_led_from_there():
     arm = Arm()
     play(arm, 1, 0.0)
-    before = arm.hand_over.commanded(arm.now)
+    position = arm.hand_over.commanded(arm.now)
     arm.hand_over.rests(np.array([1e9, 0.0, 0.0]), arm.now, LEAD_S)
-    np.testing.assert_array_equal(arm.hand_over.commanded(arm.now), before)
+    np.testing.assert_array_equal(arm.hand_over.commanded(arm.now), position)

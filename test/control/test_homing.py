@@ -114,8 +114,8 @@ def test_a_move_whose_joints_do_not_follow_stops_and_says_which(robot):
     assert_stays(robot)
     assert "a does not follow: commanded" in robot.answers["home"][1]
     # 0.15 s of full speed may be between them, for 0.2 s, and then it brakes, 0.06 s after that is decided.
-    most = SPEED * (0.15 + 0.2 + 0.06 + 0.03) + SPEED**2 / ACCELERATION / 2
-    assert np.abs(robot.path[-1] - fast_at).max() < most
+    reach = SPEED * (0.15 + 0.2 + 0.06 + 0.03) + SPEED**2 / ACCELERATION / 2
+    assert np.abs(robot.path[-1] - fast_at).max() < reach
     robot.off = False  # where it is commanded to be is where it is
     assert_works(robot)
 

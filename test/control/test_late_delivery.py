@@ -34,15 +34,15 @@ def hardest(mode: Mode, lead_s: float, delay_s: float, from_desired: bool = True
     controller = JointTrajectoryController(
         JOINTS, interpolate_from_desired_state=from_desired, update_s=TICK / S
     )
-    here = reference(1.0)
-    buffer.reset(here)
-    controller.start(here)
+    position = reference(1.0)
+    buffer.reset(position)
+    controller.start(position)
     computing, travelling, path, near = [], [], [], []
     for tick in range(4 * 500):
         now_ns = S + tick * TICK
         if tick % 50 == 0:
             t = np.arange(1, 33) / 30
-            ideal = here + 0.3 * t[:, None] if mode == "block" else reference(now_ns / S + t)
+            ideal = position + 0.3 * t[:, None] if mode == "block" else reference(now_ns / S + t)
             actions = (ideal + rng.normal(0.0, 0.01, 2)).astype(np.float32)
             computing.append(
                 (tick + 50, Chunk(actions, now_ns, 1 / 30, tick, tick, np.zeros(32, np.float32)))
@@ -55,8 +55,8 @@ def hardest(mode: Mode, lead_s: float, delay_s: float, from_desired: bool = True
             sent = travelling.pop(0)[1]
             controller.accept(sent, now_ns, None if from_desired else controller.desired(now_ns))
             near.append(tick)
-        here = controller.desired(now_ns).position
-        path.append(here)
+        position = controller.desired(now_ns).position
+        path.append(position)
     acceleration = np.abs(np.diff(path, n=2, axis=0)).max(axis=1) * (S / TICK) ** 2
     handed_over = np.zeros(len(acceleration), bool)
     for tick in near if mode == "block" else near[10:]:  # at first the arm has to catch up with the reference

@@ -19,32 +19,32 @@ shares = arrays(np.float64, 3, elements=st.floats(0.0, 1.0))
 def test_a_move_keeps_its_share_of_the_limits_and_ends_at_the_goal(begin, end, speed):
     span = LIMITS.upper - LIMITS.lower
     start, goal = LIMITS.lower + begin * span, LIMITS.lower + end * span
-    found = move(JOINTS, start, goal, LIMITS, speed, start_ns=5 * S)
+    path = move(JOINTS, start, goal, LIMITS, speed, start_ns=5 * S)
     share = JointLimits(LIMITS.lower, LIMITS.upper, speed * LIMITS.velocity, speed * LIMITS.acceleration)
-    assert_within_limits(found, share)
-    assert found.start_ns == 5 * S
-    np.testing.assert_array_equal(found.positions[0], start)
-    np.testing.assert_array_equal(found.positions[-1], goal)
-    assert found.velocities is not None
-    assert not found.velocities[0].any() and not found.velocities[-1].any()
+    assert_within_limits(path, share)
+    assert path.start_ns == 5 * S
+    np.testing.assert_array_equal(path.positions[0], start)
+    np.testing.assert_array_equal(path.positions[-1], goal)
+    assert path.velocities is not None
+    assert not path.velocities[0].any() and not path.velocities[-1].any()
 
 
 def test_a_long_move_takes_what_the_slowest_joint_needs():
-    found = move(JOINTS, np.zeros(3), np.array([0.1, 1.5, 0.1]), LIMITS)
+    path = move(JOINTS, np.zeros(3), np.array([0.1, 1.5, 0.1]), LIMITS)
     at_least = 1.875 * 1.5 / LIMITS.velocity[1]
-    assert at_least <= (found.end_ns - found.start_ns) * 1e-9 < 1.05 * at_least
+    assert at_least <= (path.end_ns - path.start_ns) * 1e-9 < 1.05 * at_least
 
 
 def test_a_move_to_where_it_is_is_short_and_still():
-    found = move(JOINTS, np.zeros(3), np.zeros(3), LIMITS)
-    assert found.end_ns == S // 5 and not found.positions.any()
+    path = move(JOINTS, np.zeros(3), np.zeros(3), LIMITS)
+    assert path.end_ns == S // 5 and not path.positions.any()
 
 
 def test_a_move_that_takes_hours_has_no_more_points_than_it_needs_and_keeps_the_limits():
     slow = JointLimits(LIMITS.lower, LIMITS.upper, 4e-4 * LIMITS.velocity, LIMITS.acceleration)
-    found = move(JOINTS, np.zeros(3), np.array([0.1, 1.5, 0.1]), slow)
-    assert (found.end_ns - found.start_ns) * 1e-9 > 3600.0 and len(found) < 3000
-    assert_within_limits(found, slow)
+    path = move(JOINTS, np.zeros(3), np.array([0.1, 1.5, 0.1]), slow)
+    assert (path.end_ns - path.start_ns) * 1e-9 > 3600.0 and len(path) < 3000
+    assert_within_limits(path, slow)
 
 
 def test_a_goal_outside_the_limits_and_a_speed_that_is_none_are_refused():

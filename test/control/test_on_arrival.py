@@ -32,15 +32,15 @@ def play(
         rng.uniform(0.5, 4.0, 3),
         rng.uniform(5.0, 15.0 if restless else 40.0, 3),
     )
-    own = limits if as_it_was else eased(limits)
+    own_limits = limits if as_it_was else eased(limits)
     lead_s = rng.choice((0.01, 0.03, 0.1)) if lead_s is None else lead_s
     hz = rng.choice((30, 50, 100) if restless else (5, 10, 30))
     horizon, step_s = rng.choice((8, 16, 32)), rng.choice((0.033, 0.05, 0.1))
     speed, phase, noise = rng.uniform(0.5, 5.0, 3), rng.uniform(0.0, 6.0, 3), rng.choice((0.0, 0.002, 0.02))
     mode = MODES[rng.integers(4)] if restless else "blend"
     jumps, stops = (0.15, 0.08) if restless else (0.05, 0.03)
-    executes = HandOver(own)
-    buffer = TrajectoryBuffer(JOINTS, own, mode, lead_s=lead_s, max_age_s=0.8)
+    executes = HandOver(own_limits)
+    buffer = TrajectoryBuffer(JOINTS, own_limits, mode, lead_s=lead_s, max_age_s=0.8)
     middle, half = (limits.upper + limits.lower) / 2, (limits.upper - limits.lower) / 2
     buffer.reset(middle)
     controller, arrives_ns, now_ns = TrajectoryController(JOINTS, middle, True), 0, S
@@ -56,17 +56,17 @@ def play(
         if path is None:
             continue
         arrives_ns = max(arrives_ns + 1, now_ns + round(rng.uniform(0.0, lead_s) * S))
-        first = first_ns(path, own, lead_s, now_ns, executes.state(now_ns))
+        first = first_ns(path, own_limits, lead_s, now_ns, executes.state(now_ns))
         sent = path if as_it_was else ahead(path, first)
         executes.sent(sent, sent, now_ns)
-        there = sent.later(arrives_ns - now_ns)
-        kept_ns = max(arrives_ns + S, there.end_ns + 1)
-        end = np.array([kept_ns]), there.positions[-1:], np.zeros((1, 3))
-        there = there.then(Trajectory(JOINTS, *end))
-        assert controller.accept(there, arrives_ns, TrajectoryPoint(arrives_ns, middle))
+        arriving = sent.later(arrives_ns - now_ns)
+        kept_ns = max(arrives_ns + S, arriving.end_ns + 1)
+        end = np.array([kept_ns]), arriving.positions[-1:], np.zeros((1, 3))
+        arriving = arriving.then(Trajectory(JOINTS, *end))
+        assert controller.accept(arriving, arrives_ns, TrajectoryPoint(arrives_ns, middle))
     times, positions = controller.path(now_ns)
-    found = judge_path(times[times >= S], positions[times >= S], limits, [], [])
-    return {one.what: one.by for one in found}
+    broken = judge_path(times[times >= S], positions[times >= S], limits, [], [])
+    return {limit.what: limit.by for limit in broken}
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -69,13 +69,13 @@ def test_one_that_comes_beside_one_that_tells_is_a_second(graph: Graph, name: st
 def test_a_driver_that_is_back_at_once_under_its_name_has_its_own_place(graph: Graph) -> None:
     """An arm and a gripper share the joint states; the gripper's driver is restarted, faster than it is
     late."""
-    gripper, again = (3,), (4,)
+    gripper, restarted = (3,), (4,)
     graph.there[gripper] = "/gripper"
     graph.publishers.begin()
     graph.look(5.0)
     del graph.there[gripper]
     graph.look(0.2)
-    graph.there[again] = "/gripper"
+    graph.there[restarted] = "/gripper"
     graph.look(3.0)
     assert graph.faults == []
     graph.there[(5,)] = "/gripper"  # and another time, beside itself

@@ -115,9 +115,9 @@ def test_many_times_at_once_are_the_single_times(positions, velocities, with_vel
 
 def test_nanosecond_times_of_today_lose_nothing():
     epoch = 1_764_000_000 * S
-    late = Trajectory(JOINTS, np.array([1, 2, 4]) * S + epoch, make_trajectory().positions)
+    trajectory = Trajectory(JOINTS, np.array([1, 2, 4]) * S + epoch, make_trajectory().positions)
     np.testing.assert_array_equal(
-        late.sample(epoch + 3 * S)[0], make_trajectory(velocities=False).sample(3 * S)[0]
+        trajectory.sample(epoch + 3 * S)[0], make_trajectory(velocities=False).sample(3 * S)[0]
     )
 
 

@@ -246,8 +246,8 @@ class Process:
         holds = Holds(Disk() if disk is None else disk)
         holds.restore(go_on)
         twist = options.make_twist(contract)
-        made = [self._output(contract, parameters, c, line(c), twist) for c in contract.controllers]
-        outputs = Outputs.of(contract, made, clock, parameters.lead_s, twist, lock)
+        sent = [self._output(contract, parameters, c, line(c), twist) for c in contract.controllers]
+        outputs = Outputs.of(contract, sent, clock, parameters.lead_s, twist, lock)
         turning = [joint.name for joint in contract.joints if joint.continuous]
         history = partial(JointHistory, contract.joint_names, continuous=turning)
         robot = Robot(contract, options, outputs, holds, clock, history, twist)

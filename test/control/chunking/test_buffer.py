@@ -42,8 +42,8 @@ def test_the_measured_delay_decides_not_an_assumed_one():
 def test_velocities_inside_are_central_differences():
     sent = make_buffer("async", WIDE).update(make_ramp([1.0, 2.0, -1.0]), now_ns=0)
     assert sent is not None
-    asked = np.tile([1.0, 2.0, -1.0], (len(sent) - 6, 1))
-    np.testing.assert_allclose(sent.speeds[4:-2], asked, rtol=1e-5)
+    target = np.tile([1.0, 2.0, -1.0], (len(sent) - 6, 1))
+    np.testing.assert_allclose(sent.speeds[4:-2], target, rtol=1e-5)
 
 
 def test_it_ends_at_rest_on_the_last_action_when_the_joint_can_brake_on_the_way():
@@ -73,11 +73,11 @@ def test_committed_motion_is_repeated_to_the_letter(mode):
     old = buffer.update(make_ramp([0.4, 0.2, -0.1]), now_ns=50 * MS)
     new = buffer.update(make_ramp([-0.4, 0.6, 0.1], stamp_ns=200 * MS, request_id=1), now_ns=330 * MS)
     committed = np.arange(330 * MS, 630 * MS, MS)
-    for before, after in zip(old.sample(committed), new.sample(committed)):
-        np.testing.assert_allclose(after, before, atol=1e-9)
+    for old_values, after in zip(old.sample(committed), new.sample(committed)):
+        np.testing.assert_allclose(after, old_values, atol=1e-9)
     assert new.start_ns == 330 * MS and buffer.committed_until_ns == 630 * MS
-    late = 800 * MS
-    assert abs(new.sample(late)[0][0] - old.sample(late)[0][0]) > 0.05
+    late_ns = 800 * MS
+    assert abs(new.sample(late_ns)[0][0] - old.sample(late_ns)[0][0]) > 0.05
 
 
 def test_a_lead_that_grows_keeps_more_and_one_that_shrinks_keeps_what_was_promised():
@@ -86,8 +86,8 @@ def test_a_lead_that_grows_keeps_more_and_one_that_shrinks_keeps_what_was_promis
     buffer.lead_s = 0.02
     new = buffer.update(make_ramp(0.0, stamp_ns=100 * MS, request_id=1), now_ns=100 * MS)
     assert buffer.committed_until_ns == 300 * MS and buffer.kept_s == 0.04
-    kept = np.arange(100 * MS, 300 * MS, MS)
-    np.testing.assert_allclose(new.sample(kept), old.sample(kept), atol=1e-9)
+    times = np.arange(100 * MS, 300 * MS, MS)
+    np.testing.assert_allclose(new.sample(times), old.sample(times), atol=1e-9)
     buffer.lead_s = 0.2
     buffer.update(make_ramp(0.1, stamp_ns=200 * MS, request_id=2), now_ns=200 * MS)
     assert buffer.committed_until_ns == 600 * MS
@@ -133,23 +133,23 @@ def test_a_renewal_that_comes_when_the_stop_has_begun_lets_it_stop():
 
 def test_a_path_that_took_longer_to_compute_than_a_message_may_take_is_not_sent():
     buffer = make_buffer(lead_s=0.03)
-    before = buffer.update(make_ramp(0.2), now_ns=0)
+    first = buffer.update(make_ramp(0.2), now_ns=0)
     chunk = make_ramp(0.4, stamp_ns=100 * MS, request_id=1)
     assert buffer.update(chunk, 110 * MS, clock_ns=lambda: 141 * MS) is None
-    np.testing.assert_array_equal(buffer.reference(S), before.sample(S))
+    np.testing.assert_array_equal(buffer.reference(S), first.sample(S))
     assert buffer.counts == {"accepted": 1, "slow": 1}
     assert buffer.update(chunk, 150 * MS, clock_ns=lambda: 151 * MS) is not None
 
 
 def test_a_point_to_go_to_is_all_that_is_sent_and_what_goes_on_begins_there():
-    buffer, there = make_buffer(), np.array([0.4, -0.3, 0.1])
-    sent = buffer.go_to(there, np.array([0.4, 0.3, 0.1]), 100 * MS)
+    buffer, goal = make_buffer(), np.array([0.4, -0.3, 0.1])
+    sent = buffer.go_to(goal, np.array([0.4, 0.3, 0.1]), 100 * MS)
     assert len(sent) == 1 and not sent.velocities.any()
-    for setpoint in (np.zeros(3), there):
+    for setpoint in (np.zeros(3), goal):
         at_rest = TrajectoryPoint(110 * MS, setpoint, np.zeros(3))
         assert_within_limits(sent, start=at_rest)
     after = buffer.update(make_ramp(0.0, stamp_ns=sent.end_ns), now_ns=sent.end_ns + 50 * MS)
-    np.testing.assert_array_equal(after.sample(after.start_ns), [there, np.zeros(3)])
+    np.testing.assert_array_equal(after.sample(after.start_ns), [goal, np.zeros(3)])
 
 
 def test_blend_crosses_from_old_to_new_over_its_time():
@@ -256,10 +256,10 @@ def test_an_older_chunk_is_dropped_and_counted():
 def test_a_wrong_chunk_is_refused_in_one_sentence_and_the_motion_goes_on(chunk, sentence):
     buffer = make_buffer()
     buffer.update(make_ramp(0.2), now_ns=0)
-    before = [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)]
+    path = [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)]
     with pytest.raises(ValueError, match=sentence):
         buffer.update(chunk, now_ns=500 * MS)
-    np.testing.assert_array_equal(before, [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)])
+    np.testing.assert_array_equal(path, [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)])
     assert buffer.counts["refused"] == 1
     assert buffer.update(make_ramp(0.2, stamp_ns=400 * MS, request_id=1), now_ns=500 * MS) is not None
 
@@ -273,10 +273,10 @@ def test_when_time_goes_backwards_it_holds_and_starts_anew():
     buffer = make_buffer(lead_s=0.0)
     buffer.update(make_ramp(0.2, stamp_ns=100 * S, request_id=9), now_ns=100 * S)
     buffer.update(make_ramp(0.2, stamp_ns=101 * S, request_id=10, start=(0.2,) * 3), now_ns=101 * S)
-    held = buffer.reference(101 * S)[0]
+    position = buffer.reference(101 * S)[0]
     sent = buffer.update(make_chunk(np.zeros((10, 3)), stamp_ns=S, request_id=0), now_ns=S)
     assert sent is not None
-    np.testing.assert_allclose(sent.sample(S)[0], held)
+    np.testing.assert_allclose(sent.sample(S)[0], position)
     np.testing.assert_array_equal(sent.sample(S)[1], 0.0)
     assert buffer.counts["clock_jumps"] == 1
     assert_within_limits(sent)
@@ -288,11 +288,11 @@ def test_a_clock_that_is_set_back_a_little_does_not_stop_it_dead(lead_s, stop):
     """As by a time service: the motion goes on from where it is, at the speed that it has."""
     buffer = make_buffer(lead_s=lead_s)
     buffer.update(make_ramp([0.6, 0.3, 0.0]), now_ns=0)
-    before = buffer.update(make_ramp([0.9, 0.3, 0.0], stamp_ns=450 * MS, request_id=1), now_ns=500 * MS)
-    state = before.sample(500 * MS + round(lead_s * S))
+    first = buffer.update(make_ramp([0.9, 0.3, 0.0], stamp_ns=450 * MS, request_id=1), now_ns=500 * MS)
+    state = first.sample(500 * MS + round(lead_s * S))
     assert state[1][0] > 0.3
-    again = make_ramp([0.9, 0.3, 0.0], stamp_ns=470 * MS, request_id=2)
-    sent = buffer.stop(490 * MS) if stop else buffer.update(again, now_ns=490 * MS)
+    second = make_ramp([0.9, 0.3, 0.0], stamp_ns=470 * MS, request_id=2)
+    sent = buffer.stop(490 * MS) if stop else buffer.update(second, now_ns=490 * MS)
     assert sent is not None
     np.testing.assert_allclose(sent.sample(500 * MS + round(lead_s * S)), state, atol=1e-9)
     assert not buffer.counts["clock_jumps"]
@@ -345,13 +345,13 @@ def test_any_sequence_of_chunks_and_stops_is_one_path_within_limits(mode, sequen
     position = np.zeros(3)
     for i, (actions, pause_ms, delay_ms, stop) in enumerate(sequence):
         now_ns += pause_ms * MS
-        at = buffer.reference(now_ns)
+        state = buffer.reference(now_ns)
         chunk = make_chunk(actions, now_ns - delay_ms * MS, 1 / 30, i)
         sent = buffer.stop(now_ns) if stop else buffer.update(chunk, now_ns)
         if sent is None:
             continue
         assert sent.start_ns == now_ns
-        np.testing.assert_allclose(sent.sample(now_ns), at, atol=1e-9)
+        np.testing.assert_allclose(sent.sample(now_ns), state, atol=1e-9)
         assert_within_limits(sent)
         position = sent.positions[-1]
     np.testing.assert_array_equal(buffer.reference(now_ns + 1000 * S)[0], position)

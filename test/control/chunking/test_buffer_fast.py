@@ -50,8 +50,8 @@ class PlainBuffer(TrajectoryBuffer):
         old = self._commanded()
         inner = old.times_ns[(old.times_ns > now_ns) & (old.times_ns < commit_ns)]
         head = np.unique(np.concatenate([[now_ns], inner, [commit_ns]]))
-        kept = Trajectory(self.joints, head, *old.sample(head)).then(after)
-        return Trajectory(kept.joints, kept.times_ns, kept.positions, kept.velocities)
+        joined = Trajectory(self.joints, head, *old.sample(head)).then(after)
+        return Trajectory(joined.joints, joined.times_ns, joined.positions, joined.velocities)
 
 
 def buffers(rng: np.random.Generator) -> tuple[TrajectoryBuffer, PlainBuffer]:
@@ -69,10 +69,10 @@ def buffers(rng: np.random.Generator) -> tuple[TrajectoryBuffer, PlainBuffer]:
         "max_age_s": float(rng.choice((0.3, 0.8, np.inf))),
     }
     names = tuple(f"joint_{i}" for i in range(d))
-    made = TrajectoryBuffer(names, limits, mode, **options), PlainBuffer(names, limits, mode, **options)
-    for buffer in made:
+    buffers = TrajectoryBuffer(names, limits, mode, **options), PlainBuffer(names, limits, mode, **options)
+    for buffer in buffers:
         buffer.reset((limits.lower + limits.upper) / 2)
-    return made
+    return buffers
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,16 +95,16 @@ def test_what_is_sent_is_that_of_the_plain_way_to_the_bit(seed: int) -> None:
             actions.astype(np.float32), stamp_ns, step_s, request, request, np.zeros(horizon, np.float32)
         )
         stops = rng.random() < 0.05
-        one, other = (b.stop(now_ns) if stops else b.update(chunk, now_ns) for b in (fast, plain))
+        fast_path, other = (b.stop(now_ns) if stops else b.update(chunk, now_ns) for b in (fast, plain))
         assert fast.counts == plain.counts and str(fast.report) == str(plain.report)
-        assert (one is None) == (other is None)
-        if one is None or other is None:
+        assert (fast_path is None) == (other is None)
+        if fast_path is None or other is None:
             continue
         sent += 1
-        np.testing.assert_array_equal(one.times_ns, other.times_ns)
-        np.testing.assert_array_equal(one.positions, other.positions)
-        np.testing.assert_array_equal(one.speeds, other.speeds)
-        assert not one.positions.flags.writeable and not one.times_ns.flags.writeable
+        np.testing.assert_array_equal(fast_path.times_ns, other.times_ns)
+        np.testing.assert_array_equal(fast_path.positions, other.positions)
+        np.testing.assert_array_equal(fast_path.speeds, other.speeds)
+        assert not fast_path.positions.flags.writeable and not fast_path.times_ns.flags.writeable
         later_ns = now_ns + round(rng.uniform(-0.02, 0.3) * 1e9)
         np.testing.assert_array_equal(fast.reference(later_ns), plain.reference(later_ns))
     assert sent

@@ -106,8 +106,8 @@ def test_any_flipped_byte_is_a_chunk_or_a_sentence():
     record, rng = make_record(), np.random.default_rng(1)
     for _ in range(5000):
         spoilt = bytearray(record)
-        for at in rng.integers(0, len(record), rng.integers(1, 4)):
-            spoilt[at] = rng.integers(256)
+        for byte in rng.integers(0, len(record), rng.integers(1, 4)):
+            spoilt[byte] = rng.integers(256)
         try:
             chunk = ChunkReader(JOINTS).chunk(bytes(spoilt))
         except ValueError as refusal:

@@ -29,8 +29,8 @@ def run(pace: ChunkPace, seconds: float, work_s: float, camera_s: float = 1 / 30
 
 def test_what_is_needed_follows_from_the_age_and_the_latency():
     pace = ChunkPace(0.8)
-    made, needed = pace.per_s(run(pace, 3.0, 0.25))
-    assert made == pytest.approx(4.0, rel=0.01)
+    produced, needed = pace.per_s(run(pace, 3.0, 0.25))
+    assert produced == pytest.approx(4.0, rel=0.01)
     assert 1 / (0.8 - 0.26) <= needed <= 1 / (0.8 - 0.30)
 
 
@@ -42,8 +42,8 @@ def test_the_pace_is_enough_just_when_every_chunk_comes_before_the_last_ones_ima
         begin_ns = round(i * work_s * S)
         pace.observed(begin_ns, begin_ns)
         pace.made(begin_ns, begin_ns + round(work_s * S))
-    made, needed = pace.per_s(round(20 * work_s * S))
-    assert (made >= needed) == (2 * work_s <= 0.8)
+    produced, needed = pace.per_s(round(20 * work_s * S))
+    assert (produced >= needed) == (2 * work_s <= 0.8)
 
 
 def test_where_a_chunk_is_too_old_as_it_comes_no_pace_is_enough():
@@ -63,8 +63,8 @@ def test_a_few_late_chunks_do_not_multiply_what_the_contract_needs():
 
 def test_a_slow_camera_is_no_slow_model():
     pace = ChunkPace(0.8)
-    made, needed = pace.per_s(run(pace, 5.0, 0.05, camera_s=1.0))
-    assert made == pytest.approx(20.0, rel=0.01) and needed < 2.0
+    produced, needed = pace.per_s(run(pace, 5.0, 0.05, camera_s=1.0))
+    assert produced == pytest.approx(20.0, rel=0.01) and needed < 2.0
 
 
 def test_before_the_first_chunk_the_expected_counts_and_without_it_nothing_is_known():

@@ -66,8 +66,8 @@ def test_the_delay_is_measured_and_the_longest_of_the_last_few_counts():
 def test_another_instruction_is_answered_freely_and_at_once():
     robot = Robot()
     robot.act(S)
-    asked = robot.act(S + 100 * MS, instruction="reach the blue block")
-    np.testing.assert_array_equal(asked.actions, robot.free(S + 100 * MS, "reach the blue block"))
+    chunk = robot.act(S + 100 * MS, instruction="reach the blue block")
+    np.testing.assert_array_equal(chunk.actions, robot.free(S + 100 * MS, "reach the blue block"))
     robot.act(S + 200 * MS, instruction="reach the blue block")
     assert robot.rtc.counts == {"first": 1, "instruction": 1, "guided": 1}
 
@@ -99,8 +99,8 @@ def test_nothing_is_guided_while_the_robot_does_not_execute_it():
     robot.act(S)
     robot.rtc.pause()
     for i in (1, 2):
-        held = robot.act(S + i * 100 * MS)
-        np.testing.assert_array_equal(held.actions, robot.free(S + i * 100 * MS))
+        chunk = robot.act(S + i * 100 * MS)
+        np.testing.assert_array_equal(chunk.actions, robot.free(S + i * 100 * MS))
     robot.rtc.resume()
     np.testing.assert_array_equal(robot.act(S + 300 * MS).actions, robot.free(S + 300 * MS))
     robot.act(S + 400 * MS)
@@ -123,8 +123,8 @@ def test_a_chunk_that_ends_before_the_next_takes_over_guides_nothing():
     last = robot.act(S + 600 * MS, delay_ms=200)  # six of eight actions are past, two until it comes
     assert robot.rtc.counts["guided"] == 1
     assert not np.array_equal(last.actions, robot.free(S + 600 * MS))
-    late = robot.act(S + 1300 * MS, delay_ms=200)
-    np.testing.assert_array_equal(late.actions, robot.free(S + 1300 * MS))
+    chunk = robot.act(S + 1300 * MS, delay_ms=200)
+    np.testing.assert_array_equal(chunk.actions, robot.free(S + 1300 * MS))
     assert robot.rtc.counts == {"first": 1, "guided": 1, "no_overlap": 1}
 
 
@@ -181,14 +181,21 @@ def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_
     assert first.agreement is None
     for at_ns in (S + 100 * MS, S + 230 * MS, S + 350 * MS):
         chunk = robot.act(at_ns)
-        told = chunk.agreement
-        assert (told.method, told.previous, told.jacobian) == ("guidance", first.request_id, jacobian)
-        assert told.actions.dtype == np.float32 and len(told.actions) <= told.end == told.delay + mask_horizon
+        agreement = chunk.agreement
+        assert (agreement.method, agreement.previous, agreement.jacobian) == (
+            "guidance",
+            first.request_id,
+            jacobian,
+        )
+        assert (
+            agreement.actions.dtype == np.float32
+            and len(agreement.actions) <= agreement.end == agreement.delay + mask_horizon
+        )
         # Another engine, on another day.
         engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
         with engine.observe(make_observation(at_ns % 97, stamp_ns=at_ns)) as prefix:
-            again = engine.act(prefix, noise=noise(at_ns), agreement=told)
-        assert again.actions.tobytes() == chunk.actions.tobytes()
+            repeated = engine.act(prefix, noise=noise(at_ns), agreement=agreement)
+        assert repeated.actions.tobytes() == chunk.actions.tobytes()
         first = chunk
 
 

@@ -72,8 +72,8 @@ class Bench:
         """What was followed after so long."""
         self.s += after_s
         self.source.poll()
-        found, self.followed = self.followed, []
-        return found
+        followed, self.followed = self.followed, []
+        return followed
 
     @property
     def said(self) -> str:
@@ -107,15 +107,15 @@ Make = Callable[..., Bench]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[Bench] = []
+    benches: list[Bench] = []
 
     def make(wanted: str = "auto", most_hz: float = 0.0) -> Bench:
-        made.append(Bench(wanted, most_hz))
-        return made[-1]
+        benches.append(Bench(wanted, most_hz))
+        return benches[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for bench in benches:
+        bench.close()
 
 
 def test_each_chunk_is_followed_once_and_of_several_the_newest(make: Make):
@@ -246,6 +246,6 @@ def test_what_comes_by_the_slot_is_on_the_timeline(make: Make) -> None:
     bench.write(3)
     bench.polled(0.01)
     bench.polled(0.01)
-    (event,) = [one for one in TIMELINE.events(begun_ns) if one.detail == "slot"]
+    (event,) = [event_ for event_ in TIMELINE.events(begun_ns) if event_.detail == "slot"]
     assert (event.track, event.name) == ("topic /r/action_chunk", "read")
     assert event.flows == (flow(STAMP + 3),)

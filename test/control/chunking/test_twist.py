@@ -32,9 +32,9 @@ def assert_ramps(velocities: np.ndarray) -> None:
     """Neither half of the twist changes faster than from full speed to a stand in RAMP_S, nor is too fast."""
     halves = velocities.reshape(-1, 2, 3)
     change = np.linalg.norm(np.diff(halves, axis=0), axis=2) * S / PERIOD
-    most = np.array([LINEAR, ANGULAR])
-    assert (change <= most / RAMP_S * 1.001).all()
-    assert (np.linalg.norm(halves, axis=2) <= most * 1.001).all()
+    limits = np.array([LINEAR, ANGULAR])
+    assert (change <= limits / RAMP_S * 1.001).all()
+    assert (np.linalg.norm(halves, axis=2) <= limits * 1.001).all()
 
 
 def test_nothing_is_commanded_before_the_first_chunk():
@@ -115,14 +115,14 @@ def test_chunks_that_are_past_overtaken_or_doubled_change_nothing():
 
 def test_block_executes_a_chunk_from_when_it_comes_and_the_next_after_its_end():
     buffer = make_buffer(mode="block", execution_horizon=2)
-    late = START + 900 * MS
-    assert buffer.update(make_twists([[0.2, 0, 0, 0, 0, 0]] * 5, request_id=1), late)
+    late_ns = START + 900 * MS
+    assert buffer.update(make_twists([[0.2, 0, 0, 0, 0, 0]] * 5, request_id=1), late_ns)
     assert not buffer.update(
-        make_twists([[0.4, 0, 0, 0, 0, 0]] * 5, stamp_ns=late, request_id=2), late + 100 * MS
+        make_twists([[0.4, 0, 0, 0, 0, 0]] * 5, stamp_ns=late_ns, request_id=2), late_ns + 100 * MS
     )
-    velocities = run(buffer, 0.6, late)
+    velocities = run(buffer, 0.6, late_ns)
     assert velocities[:, 0].max() == pytest.approx(0.2) and not velocities[-10:].any()
-    after = late + 600 * MS
+    after = late_ns + 600 * MS
     assert buffer.update(make_twists([[0.4, 0, 0, 0, 0, 0]] * 5, stamp_ns=after, request_id=3), after)
 
 
@@ -179,14 +179,12 @@ class TestAfterAContact:
         assert buffer.at_rest(now + 2 * S) and not back[-1].any()
         brakes = int(np.flatnonzero(~back.any(axis=1))[0])
         assert brakes <= np.ceil(rests_s * S / PERIOD)
-        there = (
-            np.concatenate([came, back[:brakes]])[::-1].cumsum(axis=0) * PERIOD / S
-        )  # to each earlier place
+        way = np.concatenate([came, back[:brakes]])[::-1].cumsum(axis=0) * PERIOD / S  # to each earlier place
         returned = -back[brakes:].cumsum(axis=0) * PERIOD / S
         gone = np.linalg.norm(returned[:, :3], axis=1)
         assert 0.04 < gone[-1] <= 0.05 and (np.diff(gone) > -1e-12).all()
         for place in returned[::5]:  # near the path by which it came
-            assert np.linalg.norm(there - place, axis=1).min() < 0.003
+            assert np.linalg.norm(way - place, axis=1).min() < 0.003
 
     def test_no_further_than_its_angle_nor_longer_than_its_time(self) -> None:
         for bound in ({"rad": 0.02}, {"s": 0.1}):

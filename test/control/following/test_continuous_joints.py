@@ -83,17 +83,17 @@ def test_a_wheel_that_was_turned_while_nobody_looked_goes_on_from_there_without_
     wheel = Wheel()
     wheel.run(3.0, goal=SPEED)
     wheel.run(2.0)
-    held = wheel.angle
+    angle = wheel.angle
     wheel.silent = True
     wheel.run(1.0)
-    wheel.controller.start(np.array([held + wrapped(turned), 0.0]), wheel.now)
+    wheel.controller.start(np.array([angle + wrapped(turned), 0.0]), wheel.now)
     wheel.silent = False
     count = len(wheel.sent)
     wheel.run(4.0, goal=0.01)
     assert not wheel.follower.faults and wheel.states[-1] is MotionState.RUNNING
     join = wheel.sent[count].positions[-1][0]
-    assert wrapped(join - held - turned) == pytest.approx(0.0, abs=0.02)
-    assert abs(join - held) <= np.pi + 0.02
+    assert wrapped(join - angle - turned) == pytest.approx(0.0, abs=0.02)
+    assert abs(join - angle) <= np.pi + 0.02
 
 
 def test_what_was_commanded_and_what_is_measured_are_compared_on_the_circle():

@@ -40,22 +40,22 @@ def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
     robot = Robot()
     robot.go()
     robot.run(2.0)
-    held, _ = robot.reference()
+    position, _ = robot.reference()
     robot.sag = np.full(2, -0.05)
     count = len(robot.sent)
     robot.run(0.5, goal=0.0)
     assert robot.states[-1] is MotionState.RUNNING
     first = robot.sent[count]
-    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], position, atol=1e-9)
 
 
 def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
     robot = Robot()
     robot.go()
     robot.run(2.0)
-    held, _ = robot.reference()
+    position, _ = robot.reference()
     for share in np.linspace(0.0, 1.0, 50):  # the first joint is led away by hand
-        robot.placed = held - np.array([1.2, 0.0]) * share
+        robot.placed = position - np.array([1.2, 0.0]) * share
         robot.run(0.01)
     assert robot.follower.counts["joins"] == 1
     assert robot.placed is not None
@@ -71,11 +71,11 @@ def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
         robot.sag = np.array([0.0, 0.6]) * share
         robot.run(0.01)
     robot.run(2.0)
-    held, _ = robot.reference()
+    position, _ = robot.reference()
     count = len(robot.sent)
     robot.run(0.5, goal=0.0)
     first = robot.sent[count]
-    np.testing.assert_allclose(first.sample(first.start_ns)[0], held, atol=1e-9)
+    np.testing.assert_allclose(first.sample(first.start_ns)[0], position, atol=1e-9)
     assert robot.follower.counts["joins"] == 1, "at the beginning"
 
 
@@ -86,8 +86,8 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
     robot.silent = True
     robot.run(1.5, goal=1.5)  # what is commanded goes on for a while
     assert robot.states[-1] is MotionState.HOLDING
-    held, _ = robot.reference()
-    assert held[0] - last[0] > 0.2
+    position, _ = robot.reference()
+    assert position[0] - last[0] > 0.2
     robot.placed, robot.silent = last - np.array([0.02, 0.8]), False
     assert robot.placed is not None
     np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
@@ -97,11 +97,11 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
     robot = Robot()
     robot.go(0.5)
     robot.run(2.0)
-    held, _ = robot.reference()
+    position, _ = robot.reference()
     assert robot.states[-1] is MotionState.HOLDING
     robot.silent = True
     robot.run(1.0)
-    robot.placed, robot.silent = held - np.array([0.1, 0.8]), False
+    robot.placed, robot.silent = position - np.array([0.1, 0.8]), False
     assert robot.placed is not None
     np.testing.assert_allclose(robot.goes_on_from(), robot.placed, atol=1e-9)
 
@@ -113,11 +113,11 @@ def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held(
         robot.sag = np.array([0.0, 0.6]) * share
         robot.run(0.01)
     robot.run(2.0)
-    held, _ = robot.reference()
+    position, _ = robot.reference()
     robot.silent = True
     robot.run(0.45)
     robot.silent = False
-    np.testing.assert_allclose(robot.goes_on_from(), held, atol=1e-9)
+    np.testing.assert_allclose(robot.goes_on_from(), position, atol=1e-9)
 
 
 def test_late_joints_stop_it_too():
@@ -213,9 +213,9 @@ def test_controllers_that_say_what_cannot_be_do_not_keep_it_from_beginning(word)
 def test_what_controllers_say_counts_until_something_is_commanded_from_here():
     robot = Robot()
     robot.go()
-    before = robot.follower.joining.setpoint
-    robot.follower.joining.told(before + 1.0)
-    np.testing.assert_array_equal(robot.follower.joining.setpoint, before)
+    setpoint = robot.follower.joining.setpoint
+    robot.follower.joining.told(setpoint + 1.0)
+    np.testing.assert_array_equal(robot.follower.joining.setpoint, setpoint)
 
 
 def test_nothing_begins_before_controllers_that_are_about_to_say_where_they_are_have():

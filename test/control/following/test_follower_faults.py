@@ -26,14 +26,16 @@ def test_a_glitch_of_a_joint_brakes_it_along_the_commanded_path_and_it_is_held(j
     robot = Robot()
     robot.joint_hz = joint_hz
     robot.go()
-    before = robot.reference()[0]
+    position = robot.reference()[0]
     shift(robot, 0.4, 0.1)
     robot.run(1.0, goal=1.5)
     assert robot.states[-2:] == FAULTY
     (reason,) = robot.follower.safety.reasons
     assert re.match(r"a jumped by \+0.4\d rad: look at its encoder or driver; ~/resume goes on", reason)
     assert robot.follower.counts["leaps"] == 1
-    assert 0.0 < robot.reference()[0][0] - before[0] < 0.5, "along the path, not where the joint seemed to be"
+    assert 0.0 < robot.reference()[0][0] - position[0] < 0.5, (
+        "along the path, not where the joint seemed to be"
+    )
     robot.assert_within_limits()
 
 
@@ -55,11 +57,11 @@ def test_a_joint_that_stays_where_it_jumped_to_is_joined_there_from_wherever_its
     robot.go()
     robot.sag = np.array([-0.6, 0.0])
     robot.run(1.0, goal=1.5)
-    there = robot.measured().copy()
+    position = robot.measured().copy()
     assert robot.states[-1] is MotionState.HOLDING
-    robot.placed = there
+    robot.placed = position
     robot.follower.resume()
-    np.testing.assert_allclose(robot.goes_on_from(), there, atol=1e-9)
+    np.testing.assert_allclose(robot.goes_on_from(), position, atol=1e-9)
     robot.assert_within_limits()
 
 
@@ -69,11 +71,11 @@ def test_joints_that_do_not_stand_are_not_joined():
     shift(robot, 0.5, 0.1)
     robot.run(1.0, goal=1.5)
     count = len(robot.sent)
-    here = robot.measured().copy()
+    position = robot.measured().copy()
     for k in range(100):
         if k == 20:
             robot.follower.resume()
-        robot.placed = here + np.array([0.1 * (k // 10 % 2), 0.0])
+        robot.placed = position + np.array([0.1 * (k // 10 % 2), 0.0])
         robot.run(0.01, goal=1.5)
     assert len(robot.sent) == count
     assert "the joints are moving, but not by this node" in robot.follower.safety.reasons
@@ -193,8 +195,8 @@ def test_a_drive_that_is_on_again_goes_on_from_where_it_stands(setpoint):
         robot.controller.start(robot.placed, robot.now)
         robot.executed = robot.executed[-1:] and [robot.placed]
     robot.follower.resume()
-    there = robot.placed.copy()
-    np.testing.assert_allclose(robot.goes_on_from()[0], there[0], atol=1e-9)
+    position = robot.placed.copy()
+    np.testing.assert_allclose(robot.goes_on_from()[0], position[0], atol=1e-9)
     robot.assert_within_limits()
 
 
@@ -213,13 +215,13 @@ def test_an_arm_that_is_moved_by_hand_while_it_is_held_is_no_fault():
     robot.go()
     robot.follower.safety.hold()
     robot.run(1.0)
-    held = robot.measured().copy()
+    position = robot.measured().copy()
     for share in np.linspace(0.0, 1.0, 60):
-        robot.placed = held - np.array([1.0, 0.3]) * share
+        robot.placed = position - np.array([1.0, 0.3]) * share
         robot.run(0.01, goal=1.0)
     robot.follower.safety.resume()
-    there = robot.placed.copy()
-    np.testing.assert_allclose(robot.goes_on_from(), there, atol=1e-9)
+    position = robot.placed.copy()
+    np.testing.assert_allclose(robot.goes_on_from(), position, atol=1e-9)
     assert not robot.follower.counts["leaps"] and not robot.follower.counts["following_errors"]
     robot.assert_within_limits()
 

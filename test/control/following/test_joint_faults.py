@@ -28,9 +28,9 @@ def test_a_joint_on_either_side_of_its_command_is_named(off: float) -> None:
 @pytest.mark.parametrize("off", [0.2, -0.2])
 def test_within_its_distance_or_for_a_moment_is_borne(off: float) -> None:
     error = FollowingError(rad=np.array([0.2]), s=np.array([0.1]))
-    there, beyond, within = np.zeros(1), np.array([1.5 * off]), np.array([0.99 * off])
+    origin, beyond, within = np.zeros(1), np.array([1.5 * off]), np.array([0.99 * off])
     for stamp, measured in enumerate((within, beyond, within, beyond, within)):
-        assert error.take(there, measured, stamp * 99 * MS) is None
+        assert error.take(origin, measured, stamp * 99 * MS) is None
 
 
 def test_a_joint_that_stands_still_while_its_command_goes_to_and_fro_is_named() -> None:
@@ -41,8 +41,8 @@ def test_a_joint_that_stands_still_while_its_command_goes_to_and_fro_is_named() 
         if joint is not None:
             break
     assert joint == 1 and 750 < stamp < 1250, "within a swing it was commanded over 0.6 rad"
-    sentence = error.sentence(1, "elbow", swing, 0.0)
-    assert "elbow does not follow" in sentence and "-0.30" in sentence and "0.30" in sentence
+    words = error.sentence(1, "elbow", swing, 0.0)
+    assert "elbow does not follow" in words and "-0.30" in words and "0.30" in words
 
 
 def test_a_joint_that_stands_while_it_is_pressed_against_something_is_borne() -> None:

@@ -24,9 +24,9 @@ class SlowGripper(Robot):
         if self.now - self._slow_ns >= 250 * MS:
             self._slow_ns, self._slow = self.now, float(self.position()[1])
         stamps = np.array([self.now, self._slow_ns])
-        here = np.array([self.position()[0], self._slow])
+        position = np.array([self.position()[0], self._slow])
         oldest_ns = int(stamps.min())
-        self.follower.measured(here, oldest_ns, self.now, stamps)
+        self.follower.measured(position, oldest_ns, self.now, stamps)
 
     def position(self) -> np.ndarray:
         return self.controller.desired(self.now).position + self.sag

@@ -35,14 +35,14 @@ def test_age_counts_from_the_stamp_and_the_limit_is_included():
     watchdog.seen("chunk", 10 * S)
     assert watchdog.late(10 * S + 250 * MS) == []
     assert watchdog.late(10 * S + 251 * MS) == [Late("camera/front", 0.251, 0.25)]
-    assert [late.name for late in watchdog.late(11 * S)] == ["camera/front", "chunk"]
+    assert [stream.name for stream in watchdog.late(11 * S)] == ["camera/front", "chunk"]
     assert watchdog.age_s("chunk", 10 * S + 40 * MS) == pytest.approx(0.04)
 
 
 def test_what_never_came_is_late():
     watchdog = make_watchdog()
     watchdog.seen("chunk", 0)
-    assert [str(late) for late in watchdog.late(0)] == ["camera/front has not come yet"]
+    assert [str(stream) for stream in watchdog.late(0)] == ["camera/front has not come yet"]
     assert watchdog.age_s("camera/front", 0) is None
 
 
@@ -63,20 +63,20 @@ def make_told() -> Watchdog:
 
 def test_a_silent_inference_is_the_cause_and_not_the_cameras_that_it_tells_of():
     watchdog = make_told()
-    assert [str(one) for one in watchdog.causes(300 * MS)] == [
+    assert [str(stream) for stream in watchdog.causes(300 * MS)] == [
         "inference has said nothing for 0.30 s: is it running?"
     ]
-    assert [one.name for one in watchdog.late(300 * MS)] == ["camera/front"]
-    assert [one.name for one in watchdog.causes(900 * MS)] == ["inference"]
+    assert [stream.name for stream in watchdog.late(300 * MS)] == ["camera/front"]
+    assert [stream.name for stream in watchdog.causes(900 * MS)] == ["inference"]
 
 
 def test_a_silent_camera_is_the_cause_and_not_the_chunk_that_it_keeps_from_coming():
     watchdog = make_told()
     watchdog.seen("inference", 880 * MS)
-    assert [one.name for one in watchdog.causes(900 * MS)] == ["camera/front"]
+    assert [stream.name for stream in watchdog.causes(900 * MS)] == ["camera/front"]
     watchdog.seen("camera/front", 880 * MS)
     watchdog.note("chunk", "inference waits: no instruction yet")
-    assert [str(one) for one in watchdog.causes(900 * MS)] == [
+    assert [str(stream) for stream in watchdog.causes(900 * MS)] == [
         "chunk is 0.90 s old, the limit is 0.50 s; inference waits: no instruction yet"
     ]
 
@@ -195,10 +195,10 @@ def test_whatever_time_does_it_runs_only_on_fresh_inputs(events):
             safety.hold()
         elif event == 3:
             safety.resume()
-        before = safety.state
+        previous = safety.state
         change = safety.step(now, at_rest)
-        assert (change is not None) == (safety.state is not before)
+        assert (change is not None) == (safety.state is not previous)
         if safety.state is MotionState.RUNNING:
             assert safety.reasons == () and safety.watchdog.late(now) == []
-        if before is MotionState.RUNNING:
+        if previous is MotionState.RUNNING:
             assert safety.state is not MotionState.HOLDING

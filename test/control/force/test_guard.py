@@ -54,10 +54,10 @@ def test_what_does_not_go_back_stays_and_the_others_are_never_where_they_have_no
         _, path = arm.controller.path(arm.now)
         count = len(path) - 500
     furthest = int(np.argmax(path[:, 0]))
-    there, back = path[:furthest], path[furthest:]
+    way, back = path[:furthest], path[furthest:]
     assert len(back) > 10 and back[-1, 0] < path[furthest, 0] - 0.02
     for position in back[::10]:
-        assert np.abs(there[:, :2] - position[:2]).max(axis=1).min() < 0.01
+        assert np.abs(way[:, :2] - position[:2]).max(axis=1).min() < 0.01
     after = path[max(furthest + 60, count) :, 2]  # its own brake is over
     assert np.ptp(after) < 1e-9
 
@@ -73,12 +73,12 @@ def test_a_collision_stops_it_until_somebody_resumes_and_then_it_goes_back(arm):
     assert "force is 35.4 N, most of it -35.0 on x; the limit is 30 N: free the arm; ~/resume" in fault
     arm.run(2.0)
     assert not arm.running
-    rest = arm.commanded.copy()
+    standstill = arm.commanded.copy()
     arm.run(1.0)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     arm.resume()  # still in contact: only the way back is free
     arm.run(3.0)
-    assert arm.commanded[0] < rest[0] - 0.1 and not arm.running
+    assert arm.commanded[0] < standstill[0] - 0.1 and not arm.running
     assert any("gave way as far as it may, but still force is 35.4 N" in fault for fault in arm.held.faults)
     arm.sample = lambda now, _: (FREE, now)
     arm.resume()
@@ -110,9 +110,9 @@ def test_a_contact_that_grows_on_the_way_back_stops_it(streamed_or_not):
     arm.sample = lambda now, _: ((-45.0, *FREE[1:]), now)
     arm.run(0.3)
     assert [r.why for r in arm.reactions] == [Why.CONTACT, Why.RETREAT, Why.COLLISION]
-    rest = arm.commanded.copy()
+    standstill = arm.commanded.copy()
     arm.run(1.0)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     assert arm.broken() == []
 
 
@@ -151,9 +151,9 @@ def retreating(streamed):
 def assert_it_goes_back_no_further(arm):
     assert arm.reactions[-1].why is Why.OVER
     arm.run(0.25)
-    rest = arm.commanded.copy()
+    standstill = arm.commanded.copy()
     arm.run(1.0)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     assert arm.broken() == []
 
 
@@ -181,10 +181,10 @@ def test_an_arm_that_is_held_or_lent_does_not_move_whatever_pushes_it(arm):
     arm.run(0.5)
     arm.held.hold(OPERATOR)
     arm.run(1.0)
-    rest, count = arm.commanded.copy(), len(arm.sent)
+    standstill, count = arm.commanded.copy(), len(arm.sent)
     arm.sample = lambda now, _: ((100.0, *FREE[1:]), now)
     arm.run(1.0)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     assert len(arm.sent) == count
     arm.held.lent = True
     arm.run(0.5)
@@ -221,8 +221,8 @@ def test_the_way_back_begins_no_sooner_than_the_message_may_come_though_the_arm_
     executed.follow(path)
     now_ns, commit_ns = path.end_ns - 20 * MS, path.end_ns + 100 * MS
     retreat, back_ns = executed.retreat(now_ns, commit_ns)
-    kept = np.arange(now_ns, commit_ns + 1, MS)
-    np.testing.assert_allclose(retreat.sample(kept)[0], path.sample(kept)[0], atol=1e-9)
+    times = np.arange(now_ns, commit_ns + 1, MS)
+    np.testing.assert_allclose(retreat.sample(times)[0], path.sample(times)[0], atol=1e-9)
     assert back_ns == commit_ns
     assert np.abs(retreat.positions[-1] - path.positions[-1]).max() > 0.15
 

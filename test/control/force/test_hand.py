@@ -68,8 +68,8 @@ class Robot(Stepped):
             self.reactions.append(reaction)
         if k % 10 == 0:
             self.follower.measured(np.full(len(self.joints), 0.5), self.now, self.now)
-            told = self.twist.tick(self.now)
-            self.velocity = 0.0 if told is None else float(told[0])
+            command = self.twist.tick(self.now)
+            self.velocity = 0.0 if command is None else float(command[0])
             self.velocities.append(self.velocity)
         if k % 100 == 0 and self.speed is not None:
             self._request += 1
@@ -94,9 +94,9 @@ class Robot(Stepped):
 
 @pytest.fixture(params=[("gripper",), ()], ids=["gripper", "none"])
 def robot(request: pytest.FixtureRequest) -> Robot:
-    made = Robot(request.param)
-    made.until(lambda: made.velocity > 0.19)
-    return made
+    robot = Robot(request.param)
+    robot.until(lambda: robot.velocity > 0.19)
+    return robot
 
 
 def wall(position: float) -> float:
@@ -111,7 +111,7 @@ def test_it_goes_back_from_a_wall_and_goes_on_when_that_is_over(robot: Robot) ->
     robot.until(lambda: not robot.running)
     robot.speed = None
     robot.until(lambda: robot.follower.safety.state is MotionState.HOLDING)
-    assert [one.why for one in robot.reactions] == [Why.CONTACT, Why.RETREAT, Why.OVER]
+    assert [reaction.why for reaction in robot.reactions] == [Why.CONTACT, Why.RETREAT, Why.OVER]
     brakes_m = 0.5 * 0.2**2 / (LINEAR / RAMP_S)
     assert robot.furthest < touched_m + brakes_m + 0.2 * 0.03
     assert wall(robot.position) == 0.0 and robot.velocity == 0.0
@@ -196,6 +196,6 @@ def test_however_late_chunks_are_it_never_moves_without_reacting(
     robot.force_n = lambda position: 100.0
     robot.run(0.02)
     if robot.velocity:
-        assert [one.why for one in robot.reactions] == [Why.COLLISION]
+        assert [reaction.why for reaction in robot.reactions] == [Why.COLLISION]
     robot.run(0.3)
     assert robot.velocity == 0.0

@@ -53,18 +53,18 @@ def test_a_sensor_that_is_late_passes_by_itself_and_one_that_is_wrong_needs_a_pe
     arm.sample = lambda now, _: ((0.01 * (now // MS % 7), *FREE[1:]), now)
     arm.go(GOAL)
     arm.until(lambda: arm.commanded[0] > 0.2)
-    tell, sentence, person = FAULTS[fault]
+    tell, words, person = FAULTS[fault]
     well, since = arm.sample, arm.now
     arm.sample = lambda now, _: tell(now, since)
     moved = arm.commanded.copy()
     arm.until(lambda: not arm.running, 1.0)
     arm.run(0.6)
     assert arm.reactions and arm.reactions[-1].why in (Why.BLIND, Why.COLLISION)
-    rest = arm.commanded.copy()
-    assert (np.abs(rest - moved) < 0.9).all()
-    assert any(sentence in reason for reason in arm.held.holds), list(arm.held.holds)
+    standstill = arm.commanded.copy()
+    assert (np.abs(standstill - moved) < 0.9).all()
+    assert any(words in reason for reason in arm.held.holds), list(arm.held.holds)
     arm.run(0.3)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     arm.sample = well
     arm.run(1.0)
     assert arm.running is not person
@@ -205,7 +205,7 @@ def test_whatever_a_sensor_tells_the_limits_are_kept_and_every_retreat_ends(
     arm.goal = None
     arm.run(2.5)
     assert arm.guard.phase is not Phase.RETREATING
-    rest = arm.commanded.copy()
+    standstill = arm.commanded.copy()
     arm.run(0.1)
-    np.testing.assert_array_equal(arm.commanded, rest)
+    np.testing.assert_array_equal(arm.commanded, standstill)
     assert arm.now > START

@@ -41,14 +41,16 @@ class Plate:
     def sample(self, now_ns: int, commanded: np.ndarray) -> Sample:
         self._commanded = commanded
         self.robot.advance((now_ns - START) / S, self)
-        told = self.robot.wrenches()
-        if not told:
+        wrenches = self.robot.wrenches()
+        if not wrenches:
             return None
         if self.weight is None and self.robot.time_s > 0.1:
-            self.weight = told[-1][1]
+            self.weight = wrenches[-1][1]
         if self.weight is not None:
-            self.peak_n = max(self.peak_n, *(float(np.linalg.norm((w - self.weight)[:3])) for _, w in told))
-        at_s, wrench = told[-1]
+            self.peak_n = max(
+                self.peak_n, *(float(np.linalg.norm((w - self.weight)[:3])) for _, w in wrenches)
+            )
+        at_s, wrench = wrenches[-1]
         return tuple(wrench + self._rng.normal(0.0, 0.02, 6)), START + round(at_s * 1e9)
 
     def measured(self, commanded: np.ndarray) -> np.ndarray:
@@ -112,8 +114,8 @@ def test_a_hard_hit_stops_it_and_holds():
 def test_wrenches_come_twice_a_tick_with_their_times():
     robot = SimRobot(plate_m=PLATE_M)
     robot.step(robot.target, 0.1)
-    told = robot.wrenches()
-    times = np.array([at for at, _ in told])
+    wrenches = robot.wrenches()
+    times = np.array([stamp for stamp, _ in wrenches])
     np.testing.assert_allclose(np.diff(times), STEP_S / 2)
-    assert len(told) == 96 and times[-1] == pytest.approx(0.1)
+    assert len(wrenches) == 96 and times[-1] == pytest.approx(0.1)
     assert robot.wrenches() == []

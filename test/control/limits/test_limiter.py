@@ -129,18 +129,18 @@ def test_the_work_is_bounded_by_count(knots, step_s):
     rng = np.random.default_rng(knots)
     limits = JointLimits(*np.repeat([[-3.0], [3.0], [3.0], [30.0]], 14, axis=1))
     times = np.round(np.arange(1, knots + 1) * step_s * S).astype(int)
-    asked = Trajectory(tuple("abcdefghijklmn"), times, rng.choice([-9.0, 9.0], (knots, 14)))
-    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(14), np.zeros(14)), limits)
+    target = Trajectory(tuple("abcdefghijklmn"), times, rng.choice([-9.0, 9.0], (knots, 14)))
+    sent, report = enforce(target, TrajectoryPoint(0, np.zeros(14), np.zeros(14)), limits)
     assert len(report.limited) == 14
     assert len(sent) <= max(knots, MOST_SPLIT) + MOST_CHASE
     assert sent.velocities is not None and not sent.velocities[-1].any()
-    np.testing.assert_allclose(sent.positions[-1], np.clip(asked.positions[-1], -3, 3), atol=1e-12)
+    np.testing.assert_allclose(sent.positions[-1], np.clip(target.positions[-1], -3, 3), atol=1e-12)
 
 
 def test_a_way_too_long_for_the_bound_ends_in_a_stop():
     limits = JointLimits(*np.array([[0.0, -1.0], [10.0, 1.0], [0.1, 3.0], [1.0, 30.0]]))
-    asked = Trajectory(("rail", "arm"), np.array([S // 30, S // 15]), np.array([[9.0, 0.5]] * 2))
-    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(2), np.zeros(2)), limits)
+    target = Trajectory(("rail", "arm"), np.array([S // 30, S // 15]), np.array([[9.0, 0.5]] * 2))
+    sent, report = enforce(target, TrajectoryPoint(0, np.zeros(2), np.zeros(2)), limits)
     assert report.limited == ("rail", "arm")
     assert len(sent) <= MOST_SPLIT + MOST_CHASE + 4
     assert sent.end_ns / S <= 1.0 + LONGEST_CHASE_S
@@ -153,7 +153,7 @@ def test_a_joint_within_limits_that_ends_in_motion_ends_the_path():
     times = np.arange(1, 6) * S // 20
     positions = np.stack([np.full(5, 0.9), np.arange(1, 6) * 0.05], axis=1)
     velocities = np.tile([0.0, 1.0], (5, 1))
-    asked = Trajectory(("jumps", "moves"), times, positions, velocities)
-    sent, report = enforce(asked, TrajectoryPoint(0, np.zeros(2), np.array([0.0, 1.0])), limits)
+    target = Trajectory(("jumps", "moves"), times, positions, velocities)
+    sent, report = enforce(target, TrajectoryPoint(0, np.zeros(2), np.array([0.0, 1.0])), limits)
     assert report.limited == ("jumps",) and sent.end_ns == times[-1]
     np.testing.assert_array_equal(sent.speeds[:, 1], 1.0)

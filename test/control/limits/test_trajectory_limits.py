@@ -37,14 +37,14 @@ def wild_positions():
 
 @given(wild_positions(), safe_states(), st.sampled_from([0.01, 1 / 30, 0.1, 0.37]))
 def test_any_request_is_led_within_limits_to_rest_where_it_ends(positions, start, step_s):
-    asked = make_asked(positions, step_s)
-    sent, report = enforce(asked, start, LIMITS)
+    target = make_asked(positions, step_s)
+    sent, report = enforce(target, start, LIMITS)
     assert_within_limits(sent, start=start)
     goal = np.clip(positions[-1], LIMITS.lower, LIMITS.upper)
     np.testing.assert_allclose(sent.positions[-1], goal, atol=1e-12)
     for j, name in enumerate(JOINTS):
         if name not in report.limited:
-            at_asked = np.searchsorted(sent.times_ns, asked.times_ns)
+            at_asked = np.searchsorted(sent.times_ns, target.times_ns)
             np.testing.assert_array_equal(sent.positions[at_asked, j], positions[:, j])
 
 
@@ -60,25 +60,25 @@ def test_what_is_within_limits_passes_bit_for_bit(start, share, end_share):
     begin = np.clip(start.position, -0.3, 0.3)
     positions = begin + ease * (0.1 * end_share - begin) * share
     velocities = knot_velocities(times, positions, first=np.zeros(3))
-    asked = Trajectory(JOINTS, times, positions, velocities)
-    sent, report = enforce(asked, TrajectoryPoint(0, begin, np.zeros(3)), LIMITS)
+    target = Trajectory(JOINTS, times, positions, velocities)
+    sent, report = enforce(target, TrajectoryPoint(0, begin, np.zeros(3)), LIMITS)
     assert report.limited == () and str(report) == "all joints within limits"
     for name in ("times_ns", "positions", "velocities"):
-        np.testing.assert_array_equal(getattr(sent, name), getattr(asked, name))
+        np.testing.assert_array_equal(getattr(sent, name), getattr(target, name))
 
 
 def test_what_was_sent_is_within_limits_and_passes_unchanged():
     sent, _ = enforce(make_asked(np.tile([2.0, -3.0, 0.3], (10, 1))), REST, LIMITS)
-    again, report = enforce(sent, REST, LIMITS)
+    repeated, report = enforce(sent, REST, LIMITS)
     assert report.limited == ()
-    np.testing.assert_array_equal(again.positions, sent.positions)
+    np.testing.assert_array_equal(repeated.positions, sent.positions)
 
 
 def test_only_the_joint_that_breaks_its_limits_is_changed_and_named():
     positions = np.zeros((10, 3))
     positions[5:, 1] = 1.0
-    asked = make_asked(positions)
-    sent, report = enforce(asked, REST, LIMITS)
+    target = make_asked(positions)
+    sent, report = enforce(target, REST, LIMITS)
     assert report.limited == ("b",)
     assert report.velocity[1] > 1 and report.acceleration[1] > 1 and report.position[1] == 0
     assert 0 < report.deviation[1] <= 1.0 and report.deviation[[0, 2]].max() == 0

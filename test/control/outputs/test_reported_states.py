@@ -24,17 +24,17 @@ def make_state(
 
 
 def test_when_its_trajectory_began_and_where_it_is():
-    told = Reports().read(make_state(40.0, 0.3, 1.0))
-    assert told.began_ns == BEGAN and told.stamp_ns == BEGAN + 40 * MS
-    assert told.reference == {"a": 0.3, "b": -0.3} and not told.rests and told.speed == 1.0
+    report = Reports().read(make_state(40.0, 0.3, 1.0))
+    assert report.began_ns == BEGAN and report.stamp_ns == BEGAN + 40 * MS
+    assert report.reference == {"a": 0.3, "b": -0.3} and not report.rests and report.speed == 1.0
 
 
 def test_one_that_always_tells_no_time_says_nothing_of_when_it_began():
     """Releases before Humble, and UR's scaled controller: the reference has the next point's time."""
     reports = Reports()
     for k in range(5):
-        told = reports.read(make_state(100.0 * (k + 1), 0.1 * k, 1.0)._replace(since_ns=0))
-        assert told.began_ns is None and told.speed == 1.0 and not told.rests
+        report = reports.read(make_state(100.0 * (k + 1), 0.1 * k, 1.0)._replace(since_ns=0))
+        assert report.began_ns is None and report.speed == 1.0 and not report.rests
 
 
 @pytest.mark.parametrize("velocity", [None, 0.0])

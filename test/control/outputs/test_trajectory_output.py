@@ -167,7 +167,7 @@ def test_a_controller_that_executes_at_another_speed_is_sent_nothing_until_it_re
 def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_it_is_led_from_where_it_rests(
     arm,
 ):
-    late = "arm/joint_trajectory: the controller does not execute what it was sent"
+    sentence_ = "arm/joint_trajectory: the controller does not execute what it was sent"
     arm.subscribed = True
     path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=arm.now)
     arm.send(path)
@@ -181,7 +181,7 @@ def test_while_a_trajectory_is_overdue_no_other_is_sent_and_after_one_was_lost_i
         arm.now += 100 * MS
         arm.report(began_ns, arm.now, ANEW, True)
         arm.look()
-    assert arm.output.hindrance.startswith(late)
+    assert arm.output.hindrance.startswith(sentence_)
     arm.send(path.since(arm.now))
     assert len(arm.heard) == count
     arm.now += 2 * S
@@ -239,8 +239,8 @@ def test_a_robot_whose_slider_is_pushed_comes_to_rest_without_a_step_and_goes_on
     controller, reports = Scaled(np.zeros(2), arm.now), Reports()
     buffer = TrajectoryBuffer(NAMES, LIMITS, lead_s=0.03, max_age_s=0.6)
     buffer.reset(np.zeros(2))
-    path, held, began = list[np.ndarray](), list[bool](), arm.now
-    again = 0
+    path, hindered, began = list[np.ndarray](), list[bool](), arm.now
+    resumed = 0
     while arm.now < began + 6 * S:
         arm.now += 2 * MS
         k = (arm.now - began) // MS
@@ -249,22 +249,22 @@ def test_a_robot_whose_slider_is_pushed_comes_to_rest_without_a_step_and_goes_on
         if k % 20 == 0:
             arm.says.append(reports.read(controller.state(arm.now)))
             arm.look()
-            held.append(bool(arm.output.hindrance))
-        if k % 34 == 0 and not (held and held[-1]) and (k < 1500 or k > 4500):
+            hindered.append(bool(arm.output.hindrance))
+        if k % 34 == 0 and not (hindered and hindered[-1]) and (k < 1500 or k > 4500):
             ramp = 0.8 * np.sin((k + 33.0 * np.arange(1, 25))[:, None] * 1e-3 * np.array([1.5, 2.0]))
             chunk = Chunk(ramp.astype(np.float32), arm.now - 30 * MS, 0.033, k, k, np.zeros(24, np.float32))
             count = len(arm.heard)
-            if k > 4500 and not again:
-                again = len(path)
+            if k > 4500 and not resumed:
+                resumed = len(path)
                 buffer.reset(path[-1])
             arm.send(buffer.update(chunk, arm.now))
             for message, _, _ in arm.heard[count:]:
                 controller.accept(message, arm.now)
-    assert any(held) and not held[-1] and not held[0]
+    assert any(hindered) and not hindered[-1] and not hindered[0]
     moves = np.abs(np.diff(path, axis=0)).max(axis=1)
     shown, pushed_back = 500 + 30, 1500  # 60 ms after it was pushed
     assert moves.max() <= 2.0 * 0.06 + LIMITS.velocity[0] * 2e-3, "no more than until it shows"
-    for part in (path[shown : pushed_back - 2], path[pushed_back + 2 : again]):
+    for part in (path[shown : pushed_back - 2], path[pushed_back + 2 : resumed]):
         assert np.abs(np.diff(part, axis=0)).max() <= LIMITS.velocity[0] * 2e-3
         assert np.abs(np.diff(part, n=2, axis=0)).max() <= LIMITS.acceleration[0] * 4e-6 * 1.01
     assert np.abs(np.array(path[-1]) - path[shown]).max() > 0.1, "it goes on"
@@ -333,9 +333,11 @@ def test_what_a_controller_with_another_clock_executes_is_not_what_was_decided()
     buffer = TrajectoryBuffer(NAMES, limits, max_age_s=0.8)
     buffer.reset(np.zeros(2))
     controller = TrajectoryController(NAMES, np.zeros(2), True)
-    away, error = 0.0, 0.0
-    rest = np.zeros((1, 2))
-    arm.output.send(Trajectory(NAMES, np.array([arm.now + S // 2]), rest, rest), arm.now)  # a join
+    distance, error = 0.0, 0.0
+    standstill = np.zeros((1, 2))
+    arm.output.send(
+        Trajectory(NAMES, np.array([arm.now + S // 2]), standstill, standstill), arm.now
+    )  # a join
     arm.now += S
     for tick in range(800):
         arm.now += 10 * MS
@@ -351,8 +353,8 @@ def test_what_a_controller_with_another_clock_executes_is_not_what_was_decided()
         executed = controller.state(arm.now).position
         commanded = [arm.output.commanded(arm.now)[name] for name in NAMES]
         error = max(error, np.abs(commanded - executed).max())
-        away = max(away, np.abs(buffer.reference(arm.now)[0] - executed).max())
-    assert away > DELAY_S * SPEED, "a following error"
+        distance = max(distance, np.abs(buffer.reference(arm.now)[0] - executed).max())
+    assert distance > DELAY_S * SPEED, "a following error"
     assert error < 1e-6
 
 
@@ -387,8 +389,8 @@ def test_a_motion_that_is_soon_over_holds_its_end_so_that_it_is_still_taken_late
     stop = slide(end_speed=0.0)
     path = kept(stop)
     assert path.end_ns == 2 * S
-    late = np.array([20, 40, 700]) * MS + S
-    np.testing.assert_allclose(path.sample(late)[0], stop.sample(late)[0], atol=1e-12)
+    times = np.array([20, 40, 700]) * MS + S
+    np.testing.assert_allclose(path.sample(times)[0], stop.sample(times)[0], atol=1e-12)
 
 
 def test_an_end_in_motion_is_not_prolonged():

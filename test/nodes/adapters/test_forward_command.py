@@ -80,8 +80,8 @@ def test_chunks_are_followed_without_a_leap_and_when_they_stop_the_arm_brakes_an
 
 def test_nothing_is_commanded_before_the_first_motion(operator, arm, node):
     operator.wait(lambda: motion_of(operator), 90.0, "diagnostics")
-    until = time.monotonic() + 0.5
-    operator.wait(lambda: time.monotonic() > until, 90.0, "half a second")
+    end_s = time.monotonic() + 0.5
+    operator.wait(lambda: time.monotonic() > end_s, 90.0, "half a second")
     assert not arm.commands
 
 
@@ -103,8 +103,8 @@ def test_deactivated_in_motion_the_stop_is_streamed_to_its_end_and_then_it_is_si
     last = sent(arm)[-3:]
     assert np.abs(np.diff(last, axis=0)).max() < 0.005  # it came to rest, and was not cut off
     assert_no_leap(arm, begin, contract)
-    until = time.monotonic() + 0.5
-    operator.wait(policy.drives(lambda: time.monotonic() > until), 90.0, "half a second")
+    end_s = time.monotonic() + 0.5
+    operator.wait(policy.drives(lambda: time.monotonic() > end_s), 90.0, "half a second")
     assert len(arm.commands) == count
 
 
@@ -131,8 +131,8 @@ def test_released_nothing_is_sent_and_reclaimed_it_goes_on_from_where_others_lef
     others = arm.array(ARM) + 0.3
     for name, position in zip(ARM, others):
         arm.position[name] = float(position)
-    until = time.monotonic() + 0.5
-    operator.wait(policy.drives(lambda: time.monotonic() > until), 90.0, "half a second")
+    end_s = time.monotonic() + 0.5
+    operator.wait(policy.drives(lambda: time.monotonic() > end_s), 90.0, "half a second")
     assert len(arm.commands) == count
     operator.wait(lambda: "released to others" in motion_of(operator), 90.0, "diagnostics")
     assert call(operator, Trigger, "trajectory/reclaim", Trigger.Request()).success

@@ -124,8 +124,8 @@ def node(start, tmp_path, servo):
 
 
 def wait_s(operator: Operator, seconds: float, drives=lambda condition: condition) -> None:
-    until = time.monotonic() + seconds
-    operator.wait(drives(lambda: time.monotonic() > until), seconds + 5.0, "a moment")
+    end_s = time.monotonic() + seconds
+    operator.wait(drives(lambda: time.monotonic() > end_s), seconds + 5.0, "a moment")
 
 
 def changes_of(servo: Servo) -> tuple[np.ndarray, np.ndarray]:

@@ -32,12 +32,12 @@ class Manager:
 
     def go_on(self) -> None:
         """Do and answer, late, what it was asked meanwhile."""
-        before = self.active
+        earlier = self.active
         self._waits.set_result(None)
         executor = self._operator.node.executor
         assert executor is not None
         executor.wake()
-        self._operator.wait(lambda: self.active is not before, 30.0, "late switch")
+        self._operator.wait(lambda: self.active is not earlier, 30.0, "late switch")
 
     async def _switch(
         self, request: SwitchController.Request, response: SwitchController.Response

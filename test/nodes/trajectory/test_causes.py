@@ -33,8 +33,8 @@ def listening(nodes: Sequence[str], topics: Sequence[str] = (ARM, GRIPPER)) -> I
     rclpy.init(context=context, signal_handler_options=SignalHandlerOptions.NO)
     started = []
     for name in nodes:
-        namespace, _, own = name.rpartition("/")
-        started.append(rclpy.create_node(own, namespace=namespace, context=context))
+        namespace, _, base = name.rpartition("/")
+        started.append(rclpy.create_node(base, namespace=namespace, context=context))
         for topic in topics:
             started[-1].create_subscription(JointTrajectory, topic, lambda _: None, qos.COMMAND)
     try:
@@ -91,8 +91,8 @@ def test_commands_that_only_recorders_bags_and_bridges_would_get_hold_the_robot_
         assert "/operator" in "".join(lines)
         assert "/left/arm_controller/joint_trajectory (/left/jtc)" in "".join(lines)
         assert "running" not in node.log and not operator.sent
-        said = operator.motions[-1].reasons
-        assert len(said) == 2 and all("nobody listens to " in reason for reason in said)
+        reasons = operator.motions[-1].reasons
+        assert len(reasons) == 2 and all("nobody listens to " in reason for reason in reasons)
         with listening(["arm_controller", "gripper_controller"]):
             wait_for(operator, policy, Motion.RUNNING)
             operator.wait(policy.drives(lambda: operator.sent), 90.0, "commands")
@@ -130,8 +130,8 @@ def test_each_cause_is_told_once_in_the_terminal_before_there_is_an_instruction(
             assert sum(line.count(cause) for line in lines) == 1, lines
         assert "elbow_flex_joint" in "".join(lines)
         assert not re.search("camera/front|beginning anew|no chunks", "".join(lines)), lines
-        said = operator.motions[-1].reasons
-        assert [reason.partition(" ")[0] for reason in said] == ["camera/wrist", "joint_states", "chunk"]
+        reasons = operator.motions[-1].reasons
+        assert [reason.partition(" ")[0] for reason in reasons] == ["camera/wrist", "joint_states", "chunk"]
 
 
 def test_a_robot_without_inference_and_drivers_is_told_who_is_missing_and_not_what_follows(start, operator):

@@ -47,8 +47,8 @@ def kind() -> dict[str, object]:
 
 @pytest.fixture
 def contract(tmp_path: Path, kind: dict[str, object], joints: list[str]) -> Contract:
-    told = yaml.safe_load(demo_contract().read_text())["joints"]
-    loose = [{**joint, "following_error": "off"} for joint in told]
+    joint_fields = yaml.safe_load(demo_contract().read_text())["joints"]
+    loose = [{**joint, "following_error": "off"} for joint in joint_fields]
     controllers = [{**kind, "joints": joints}]
     return Contract.load(write_contract(tmp_path, {}, controllers=controllers, joints=loose, home=None))
 
@@ -96,8 +96,8 @@ def test_a_writer_is_followed_is_killed_and_the_next_is_followed(
     writer.kill()
     assert segment_path(writer.name).exists()
     node.wait_for_log("the chunk slot is no longer used: the process that wrote chunk slot ")
-    said = node.wait_for_log("stopping: chunk is")
-    assert "; the process that wrote chunk slot" in said.partition("stopping: ")[2]
+    line = node.wait_for_log("stopping: chunk is")
+    assert "; the process that wrote chunk slot" in line.partition("stopping: ")[2]
     wait_until_still(operator, arm, joints)
     node.wait_for_log("holding")
     count = len(arm.commands)
@@ -145,16 +145,16 @@ def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_sto
 ) -> None:
     policy = Policy(operator)  # it tells of other goals, so that what it moved would show
     policy.goal = FAR
-    own, stranger = Writer(operator, tmp_path, operator.node.get_fully_qualified_name()), None
+    writer, stranger = Writer(operator, tmp_path, operator.node.get_fully_qualified_name()), None
     try:
-        own.start(NEAR)
+        writer.start(NEAR)
         node = launched()
         operator.wait(policy.drives(lambda: np.abs(arm.array(joints) - NEAR).max() < 0.02), 120.0, "goal")
         passed_ns = operator.now_ns() + S
         operator.wait(policy.drives(lambda: operator.now_ns() > passed_ns), 90.0, "messages")
         np.testing.assert_allclose(arm.array(joints), NEAR, atol=0.02)
         assert "second publisher" not in node.log
-        own.kill()
+        writer.kill()
         operator.wait(policy.drives(lambda: "chunks come from action_chunk" in node.log), 90.0, "the topic")
         # Who appears within a second of silence, as there was after the kill, has replaced another.
         replaced_ns = operator.now_ns() + 2 * S
@@ -170,10 +170,10 @@ def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_sto
         )
         operator.wait(policy.drives(lambda: motion_of(operator).startswith("holding")), 90.0, "hold")
     finally:
-        own.kill()
+        writer.kill()
         if stranger is not None:
             stranger.kill()
-        segment_path(own.name).unlink(missing_ok=True)
+        segment_path(writer.name).unlink(missing_ok=True)
 
 
 def test_held_is_held_over_a_crash_while_chunks_come_by_the_slot(
@@ -186,13 +186,13 @@ def test_held_is_held_over_a_crash_while_chunks_come_by_the_slot(
     assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
     wait_until_still(operator, arm, joints)
     node.kill()
-    count, here = len(arm.commands), arm.array(joints)
+    count, position = len(arm.commands), arm.array(joints)
     operator.diagnostics.clear()
     node.start()
     operator.wait(lambda: motion_of(operator).startswith("holding: held by the operator"), 90.0, "hold")
     passes(operator, 1.0)
     later = sent(arm, joints)[count:]
-    assert not len(later) or not np.ptp(np.concatenate([here[None], later]), axis=0).any()
+    assert not len(later) or not np.ptp(np.concatenate([position[None], later]), axis=0).any()
     assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
     reach(operator, arm, joints, NEAR)
     assert_no_leap(arm, joints, begin, contract)

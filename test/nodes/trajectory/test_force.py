@@ -55,8 +55,8 @@ def contract(tmp_path, slot, controller) -> Contract:
     # The machine of the tests is busy: what is late is not what is tested here.
     wrench = {"slot": slot, "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
-    told = yaml.safe_load(demo_contract().read_text())["joints"]
-    joints = [{**joint, "following_error": "off"} for joint in told]
+    joint_fields = yaml.safe_load(demo_contract().read_text())["joints"]
+    joints = [{**joint, "following_error": "off"} for joint in joint_fields]
     return Contract.load(write_contract(tmp_path, controller, force=force, joints=joints))
 
 
@@ -141,10 +141,10 @@ def test_a_collision_is_held_with_its_sentence_also_by_the_next_process(operator
         120.0,
         "a new process that knows",
     )
-    rest = arm.array(ARM)
-    until = time.monotonic() + 1.0
-    operator.wait(policy.drives(lambda: time.monotonic() > until), 30.0, "a second")
-    np.testing.assert_allclose(arm.array(ARM), rest, atol=1e-6)
+    position = arm.array(ARM)
+    end_s = time.monotonic() + 1.0
+    operator.wait(policy.drives(lambda: time.monotonic() > end_s), 30.0, "a second")
+    np.testing.assert_allclose(arm.array(ARM), position, atol=1e-6)
     assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
     moving(operator, policy, arm, 0.05)
 
@@ -250,9 +250,9 @@ def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, s
     operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 180.0, "an arm above it")
     for share in np.linspace(0.1, 1.0, 60):
         policy.goal = above + share * (inside - above)
-        until = time.monotonic() + 0.1
+        end_s = time.monotonic() + 0.1
         operator.wait(
-            policy.drives(lambda until=until: time.monotonic() > until), 30.0, "a tenth of a second"
+            policy.drives(lambda end_s=end_s: time.monotonic() > end_s), 30.0, "a tenth of a second"
         )
         if "gives way: force is" in node.log:
             break

@@ -69,14 +69,14 @@ def efforts(kind: str) -> ForceSensor:
 
 def first(owner: Owner, source: TopicSource, kind: type, message: object) -> Sample:
     publisher = owner.create_publisher(kind, "told", qos.SENSOR)
-    found: list[Sample] = []
+    samples: list[Sample] = []
 
     def came() -> bool:
-        found.extend(source.read())
-        return bool(found)
+        samples.extend(source.read())
+        return bool(samples)
 
     wait_until(came, lambda: publisher.publish(message))
-    return found[0]
+    return samples[0]
 
 
 def wait_until(condition: Callable[[], object], meanwhile: Callable[[], object]) -> None:
@@ -104,6 +104,6 @@ def test_joints_without_efforts_are_a_short_sample(owner):
 
 def test_an_array_has_the_time_of_its_arrival(owner):
     source = TopicSource(owner, efforts("Float64MultiArray"))
-    told = Float64MultiArray(data=[2.0, 1.0])
-    assert first(owner, source, Float64MultiArray, told) == (STAMP_NS, (2.0, 1.0))
+    message = Float64MultiArray(data=[2.0, 1.0])
+    assert first(owner, source, Float64MultiArray, message) == (STAMP_NS, (2.0, 1.0))
     source.close()

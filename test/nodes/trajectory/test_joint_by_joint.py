@@ -92,10 +92,10 @@ def test_a_wrist_turns_on_across_pi_beside_a_node_that_repeats_the_arm_with_its_
     states = [motion.state for motion in operator.motions]
     assert Motion.STOPPING not in states, operator.process.log
     turned = [s.trajectory for s in operator.sent if "wrist_roll" in s.trajectory.joints]
-    for before, after in pairwise(turned):
+    for previous, after in pairwise(turned):
         t_ns = np.array([after.start_ns])
         column = after.joints.index("wrist_roll")
-        assert abs(after.sample(t_ns)[0] - before.sample(t_ns)[0])[0, column] < 0.2
+        assert abs(after.sample(t_ns)[0] - previous.sample(t_ns)[0])[0, column] < 0.2
 
 
 @pytest.mark.parametrize(("odd_ns", "fact"), [(-1, "no stamp"), (5 * S, "in the future")])
@@ -103,8 +103,8 @@ def test_the_one_joint_whose_driver_stamps_it_wrongly_is_named(trajectory, opera
     driver = Driver(operator, arm=JOINTS - 1, odd_ns=odd_ns)
 
     def named() -> bool:
-        said = [reason for motion in operator.motions for reason in motion.reasons]
-        return any("joint gripper" in reason and fact in reason for reason in said)
+        reasons = [reason for motion in operator.motions for reason in motion.reasons]
+        return any("joint gripper" in reason and fact in reason for reason in reasons)
 
     operator.wait(driver.drives(named), 90.0, f"the gripper and {fact!r}")
     assert not operator.sent

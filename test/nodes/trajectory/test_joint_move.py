@@ -31,21 +31,21 @@ def contract(tmp_path) -> Contract:
 @pytest.fixture
 def make_move(operator) -> Iterator[Callable[..., JointMove]]:
     """make_move(...): as JointMove, of the arm's action, ready and closed with the test."""
-    made: list[JointMove] = []
+    moves: list[JointMove] = []
 
     def make_move(**parameters: Any) -> JointMove:
-        made.append(JointMove(operator.node, ACTION, **parameters))
-        operator.wait(made[-1].ready, 90.0, "action server")
-        return made[-1]
+        moves.append(JointMove(operator.node, ACTION, **parameters))
+        operator.wait(moves[-1].ready, 90.0, "action server")
+        return moves[-1]
 
     yield make_move
-    for move in made:
+    for move in moves:
         move.close()
 
 
 def way(arm: Arm, seconds: float = 0.5) -> Trajectory:
-    here, times = arm.array(ARM), np.array([seconds * S / 2, seconds * S])
-    return Trajectory(tuple(ARM), times, np.array([here, here + 0.1]), np.zeros((2, 5)))
+    position, times = arm.array(ARM), np.array([seconds * S / 2, seconds * S])
+    return Trajectory(tuple(ARM), times, np.array([position, position + 0.1]), np.zeros((2, 5)))
 
 
 def outcome(operator: Operator, move: JointMove) -> Outcome:

@@ -136,8 +136,8 @@ def test_states_that_cannot_be_used_hold_the_arm_until_they_can(policy, operator
         policy.change = change
 
         def named(count: int = count, reason: str = reason) -> bool:
-            said = [r for motion in operator.motions[count:] for r in motion.reasons]
-            return any(r.startswith("joint_states is") and reason in r for r in said)
+            reasons = [r for motion in operator.motions[count:] for r in motion.reasons]
+            return any(r.startswith("joint_states is") and reason in r for r in reasons)
 
         operator.wait(policy.drives(named, HERE), 90.0, f"{reason!r}, because of {change}")
         wait_for(policy, operator, Motion.HOLDING)

@@ -50,8 +50,8 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     manager = Manager(operator)
     assert trigger(operator, "release").success
     assert manager.active == THEIRS
-    again = trigger(operator, "release")
-    assert again.success and "released already" in again.message
+    second = trigger(operator, "release")
+    assert second.success and "released already" in second.message
     count = len(operator.sent)
     stood = arm.array(ARM)
     arm.place(ARM, 0.3)
@@ -61,9 +61,11 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     assert len(operator.sent) == count
 
     manager.refusal = "moveit_arm is in motion"
-    kept = trigger(operator, "reclaim")
+    answer = trigger(operator, "reclaim")
     assert (
-        not kept.success and "(moveit_arm is in motion)" in kept.message and "still released" in kept.message
+        not answer.success
+        and "(moveit_arm is in motion)" in answer.message
+        and "still released" in answer.message
     )
     manager.refusal = ""
     assert trigger(operator, "reclaim").success
@@ -139,6 +141,6 @@ def test_a_controller_manager_that_answers_late_leaves_the_robot_released(operat
 def stays_released(operator: Operator, policy: Policy) -> None:
     """The node has heard of what was done, and says so still, whatever chunks come."""
     operator.wait(policy.drives(lambda: "released" in motion_of(operator)), 90.0, "word")
-    told = len(operator.reports)
-    operator.wait(policy.drives(lambda: len(operator.reports) > told + 2), 90.0, "statistics")
+    count = len(operator.reports)
+    operator.wait(policy.drives(lambda: len(operator.reports) > count + 2), 90.0, "statistics")
     assert "released" in motion_of(operator)

@@ -25,8 +25,8 @@ SLOT = f"wrist-beside-chunks-{os.getpid()}"
 
 @pytest.fixture
 def contract(tmp_path: Path) -> Contract:
-    told = yaml.safe_load(demo_contract().read_text())["joints"]
-    joints = [{**joint, "following_error": "off"} for joint in told]
+    joint_fields = yaml.safe_load(demo_contract().read_text())["joints"]
+    joints = [{**joint, "following_error": "off"} for joint in joint_fields]
     kind = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
     wrench = {"slot": SLOT, "rate_hz": 1000, "max_age_s": 1.0, **QUANTITIES}
     force = {"wrench": wrench, "retreat": {"rest_s": 0.2}}
@@ -74,7 +74,7 @@ def test_they_are_followed_give_way_to_a_contact_and_end_with_their_writer(
     writer.kill()
     operator.wait(lambda: "has ended" in motion_of(operator), 60.0, "word of the writer's end")
     wait_until_still(operator, arm, JOINTS)
-    rest = arm.array(JOINTS)
+    position = arm.array(JOINTS)
     passes(operator, 0.5)
-    np.testing.assert_allclose(sent(arm, JOINTS)[-1], rest, atol=1e-6)
+    np.testing.assert_allclose(sent(arm, JOINTS)[-1], position, atol=1e-6)
     assert_no_leap(arm, JOINTS, begin, contract)

@@ -101,15 +101,15 @@ def lead_ms(operator) -> float:
 @pytest.mark.parametrize("lead_max_s", [0.4])  # a busy machine is slow besides
 def test_a_slow_way_is_measured_by_what_the_controller_executes(moving, operator):
     node, executed, drives = moving
-    told: list[Motion] = []
-    operator.node.create_subscription(Motion, "motion", told.append, qos.LATCHED)
+    motions: list[Motion] = []
+    operator.node.create_subscription(Motion, "motion", motions.append, qos.LATCHED)
     operator.wait(drives(lambda: values(operator).get("measured by") == "controller_state"), 90.0, "source")
     assert set_parameter(operator, "sim_robot", "command_delay_s", 0.09).successful
     operator.wait(drives(lambda: lead_ms(operator) >= 90.0), 90.0, "lead of a slow way")
     assert "until it is executed" not in node.log
     # A busy machine may deliver one trajectory later than all before it, and that one jerks.
     operator.wait(drives(lambda: executed.smooth(4.0)), 90.0, "four seconds of smooth motion on a slow way")
-    assert told[-1].lead_s >= 0.18, "inference guides chunks by it"
+    assert motions[-1].lead_s >= 0.18, "inference guides chunks by it"
 
 
 def test_a_way_that_is_slower_than_the_bound_is_warned_of(moving, operator):

@@ -31,8 +31,8 @@ def test_chunks_move_the_arm_to_their_goal_within_its_limits(start, operator):
         assert not sent.trajectory.velocities[-1].any()
 
     def aged():
-        found = operator.loops.get("image_to_trajectory")
-        return found if found is not None and found.runs else None
+        stats = operator.loops.get("image_to_trajectory")
+        return stats if stats is not None and stats.runs else None
 
     age = operator.wait(policy.drives(aged), 90.0, "ages of what was sent")
     assert 0.0 <= age.p50_s <= age.p99_s < operator.contract.chunk.max_age_s + 1.0
@@ -62,7 +62,7 @@ def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
 def test_after_the_clock_went_back_the_robot_goes_on_in_the_new_time(start, operator):
     node = start("trajectory", autostart=True, use_sim_time=True, check_controllers=False)
     clock = operator.node.create_publisher(Clock, "/clock", 10)
-    policy, here = Policy(operator), np.zeros(JOINTS)
+    policy, position = Policy(operator), np.zeros(JOINTS)
     policy.goal = np.full(JOINTS, 0.1)
     sim = {"now": 1000 * S}
 
@@ -72,7 +72,7 @@ def test_after_the_clock_went_back_the_robot_goes_on_in_the_new_time(start, oper
             message = Clock()
             convert.set_stamp(message.clock, sim["now"])
             clock.publish(message)
-            policy.tick(sim["now"], here)
+            policy.tick(sim["now"], position)
             return condition()
 
         return tick
