@@ -51,15 +51,6 @@ def real_nodes() -> Iterator[Claim]:
 
 
 def corun() -> Iterator[Claim]:
-    simulated = result("corun_simulated")
-    names = ("average_s", "p99_s", "max_s", "requests_s", "lost", "utilisation", "queue_s")
-    for case in simulated["cases"]:
-        if case["load"] != 0.8 or case["policy"] == "fifo":
-            continue
-        figures = [case[name] for name in names]
-        if case["utilisation"] < 1:
-            figures.append(case["queue_mg1_s"])
-        yield CORUN, f"| {case['load']}: `{case['policy']}` |", figures
     again = result("corun_measured")
     for case in again["cases"]:
         figures = [case[name] for name in ("average_s", "p99_s", "max_s", "requests_s", "utilisation")]
