@@ -14,14 +14,15 @@ from vla_accel_ros.control.robot import Robot
 
 Answer = tuple[bool, str]
 """Whether it was done, and a sentence."""
-Steps = Generator[None, None, Answer]
+Steps = Generator[bool | None, None, Answer]
+"""Yields whether it waits for the disk, and else for a tick."""
 
 
 class Order:
-    """One order. answer: None until there is one."""
+    """One order. answer: None until there is one. writes: whether it waits for the disk."""
 
     def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+        self._steps, self.writes = steps, False
         self.answer: Answer | None = None
         self.step()
 
@@ -30,12 +31,12 @@ class Order:
         if self.answer is not None:
             return
         try:
-            next(self._steps)
+            self.writes = bool(next(self._steps))
         except StopIteration as end:
             self.answer = end.value
 
 
-def until_at_rest(robot: Robot, streams: bool = False) -> Generator[None, None, bool]:
+def until_at_rest(robot: Robot, streams: bool = False) -> Generator[bool | None, None, bool]:
     """Wait until a held robot is at rest, braking included; False if it is not active. streams: until streams
     of commands have come to their end, too, which may be behind what was decided."""
     while robot.active and not (robot.at_rest() and (not streams or robot.outputs.at_rest())):
@@ -43,7 +44,7 @@ def until_at_rest(robot: Robot, streams: bool = False) -> Generator[None, None, 
     return robot.active
 
 
-def come_to_rest(robot: Robot, reason: str, moves: bool = False) -> Generator[None, None, bool]:
+def come_to_rest(robot: Robot, reason: str, moves: bool = False) -> Generator[bool | None, None, bool]:
     """Hold, and wait until the robot is at rest and gets no commands; False if it is not active. moves: a
     move of this node follows, which continues from the last command."""
     if not robot.active:
@@ -61,13 +62,13 @@ def come_to_rest(robot: Robot, reason: str, moves: bool = False) -> Generator[No
     return True
 
 
-def kept(robot: Robot) -> Generator[None, None, str]:
+def kept(robot: Robot) -> Generator[bool | None, None, str]:
     """Wait until the holds are on the disk; returns words for an answer if they are not."""
     written, until_ns = robot.holds.written, robot.clock.monotonic_ns() + round(WRITTEN_S * 1e9)
     while written is not None and not written.done():
         if robot.clock.monotonic_ns() > until_ns:
             return _unwritten(LATE)
-        yield
+        yield True
     return _unwritten("" if written is None else written.result())
 
 

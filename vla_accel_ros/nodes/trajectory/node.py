@@ -344,19 +344,22 @@ class TrajectoryNode(ManagedNode):
 
     async def _answered(self, order: Order) -> None:
         """Return when an order has its answer."""
-        motion, written = self._motion, self._holds.written
-        if order.answer is None and written is not None:
-            # usually at once, without another turn of the executor
-            with suppress(TimeoutError):
-                written.result(_AT_ONCE_S)
-            order.step()
-        self._drain()
-        while order.answer is None and motion is self._motion:
+        motion = self._motion
+        while motion is self._motion:
+            while order.answer is None and order.writes and (written := self._holds.written) is not None:
+                # usually at once, without another turn of the executor
+                with suppress(TimeoutError):
+                    written.result(_AT_ONCE_S)
+                if not written.done():
+                    break
+                order.step()
+            self._drain()
+            if order.answer is not None:
+                return
             wait: Future = Future()
             self._answering.append(wait)
-            written = self._holds.written
-            if written is not None and not written.done():
-                written.add_done_callback(self._on_written)
+            if order.writes and self._holds.written is not None:
+                self._holds.written.add_done_callback(self._on_written)
             await wait
             if not self.active:  # nothing else lets it go on
                 order.step()
