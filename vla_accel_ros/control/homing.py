@@ -172,7 +172,7 @@ class Homing:
         moves = self._moves = self._start()
         self.take_outcomes()
         while any(unfinished.outcome is None for unfinished in moves):
-            yield
+            yield None
         failures = [m.outcome.sentence for m in moves if m.outcome is not None and not m.outcome.reached]
         return not failures, "; ".join(failures) or AT_HOME
 

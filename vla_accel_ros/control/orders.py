@@ -40,7 +40,7 @@ def until_at_rest(robot: Robot, streams: bool = False) -> Generator[bool | None,
     """Wait until a held robot is at rest, braking included; False if it is not active. streams: until streams
     of commands have come to their end, too, which may be behind what was decided."""
     while robot.active and not (robot.at_rest() and (not streams or robot.outputs.at_rest())):
-        yield
+        yield None
     return robot.active
 
 
