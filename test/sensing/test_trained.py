@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import cv2
@@ -98,3 +99,21 @@ def test_grey_pictures_are_told_unless_training_was_grey(contract):
         assert "camera front" in warning and "grey" in warning
     trained = TrainedImage(np.full(3, 110.0), np.full(3, 50.0))
     assert inputs(contract, base=trained).picture("front", "base", grey) == []
+
+
+def test_joints_in_training_are_the_same_in_another_process(contract: Contract) -> None:
+    count = len(contract.joints)
+    state = TrainedState(-np.ones(count), np.ones(count), np.full(count, 0.2), np.arange(count) == 1)
+    received = TrainedState.of_lists(json.loads(json.dumps(state.as_lists())))
+    for name, values in vars(state).items():
+        np.testing.assert_array_equal(getattr(received, name), values)
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [None, 3, [], {}, {"low": [0.0]}, {"low": [0.0], "high": [1.0], "room": ["x"], "still": [0]}]
+    + [{"low": [0.0], "high": [1.0, 2.0], "room": [0.1], "still": [0]}],
+)
+def test_joints_in_training_are_refused_when_malformed(lists: object) -> None:
+    with pytest.raises(ValueError, match="joints in training"):
+        TrainedState.of_lists(lists)

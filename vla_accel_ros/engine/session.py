@@ -36,7 +36,9 @@ ROBOT, REPLICA = "robot", "replica"
 JPEG, JPEG_BY = "jpeg_quality", "jpeg_opencv"
 """Settings of a robot whose pixels went to a fleet as JPEG: the quality, and the version of OpenCV that
 encoded them."""
-OWN = (ROBOT, REPLICA, JPEG, JPEG_BY, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
+TRAINED = "trained_state"
+"""Setting of a robot of a fleet: its joints in the training of the scheduler's checkpoint."""
+OWN = (ROBOT, REPLICA, JPEG, JPEG_BY, TRAINED, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
 """Settings that robots of one engine do not share."""
 
 
@@ -82,7 +84,7 @@ class Session:
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
         settings = self.by_name()
-        for name in (ROBOT, REPLICA, JPEG, "goal"):  # do not change the numbers of a replay
+        for name in (ROBOT, REPLICA, JPEG, TRAINED, "goal"):  # do not change the numbers of a replay
             settings.pop(name, None)
         return {**what, **settings, **versions}
 

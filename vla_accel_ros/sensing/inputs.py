@@ -22,7 +22,7 @@ from vla_accel_ros.control.following.watchdog import Late
 from vla_accel_ros.control.state_file import LARGEST, Restored
 from vla_accel_ros.sensing.arrivals import Inputs
 from vla_accel_ros.sensing.ingest import NO_INSTRUCTION, Ingest
-from vla_accel_ros.sensing.trained import TrainedInputs
+from vla_accel_ros.sensing.trained import TrainedInputs, TrainedState
 from vla_accel_ros.types import Observation
 
 
@@ -133,6 +133,12 @@ class RobotInputs:
         """An error prevented a chunk."""
         self.errors += 1
         self.failed = sentence
+
+    def compare_with(self, state: TrainedState) -> list[str]:
+        """Compare with these joints in training from now on. Returns a sentence for each that did not move
+        there."""
+        self.trained = TrainedInputs(self._contract, state)
+        return self.trained.still
 
     def compare(self) -> None:
         """Compare the newest inputs with training. It costs nothing that chunks wait for, and needs no

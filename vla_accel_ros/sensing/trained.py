@@ -39,6 +39,22 @@ class TrainedState:
     room: np.ndarray
     still: np.ndarray
 
+    def as_lists(self) -> dict[str, list[float]]:
+        """As what JSON can hold."""
+        return {name: values.tolist() for name, values in vars(self).items()}
+
+    @classmethod
+    def of_lists(cls, lists: object) -> TrainedState:
+        """From another process's `as_lists`. Raises ValueError if they are none."""
+        try:
+            columns = [np.asarray(lists[name], np.float64) for name in ("low", "high", "room", "still")]  # type: ignore[index]
+        except (TypeError, KeyError, ValueError, IndexError):
+            raise ValueError(f"no joints in training: {lists!r}") from None
+        if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
+            raise ValueError(f"joints in training of different numbers: {lists!r}")
+        low, high, room, still = columns
+        return cls(low, high, room, still.astype(bool))
+
 
 class TrainedImage(NamedTuple):
     """The pixels of one camera in training, float64 [3] of 0..255: mean and standard deviation."""

@@ -15,10 +15,12 @@ from running import NodeProcess
 from sensor_msgs.msg import Image
 
 from vla_accel_msgs.msg import LanguageOutput
+from vla_accel_ros.engine.session import TRAINED
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.sensing.trained import TrainedState
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
 
@@ -85,6 +87,8 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     bag = Bag(path)
     moments = Moments(bag)
     assert all(len(session.checksum) == 64 for session in moments.sessions.values())
+    trained = [session.by_name()[TRAINED] for session in moments.sessions.values()]
+    assert all(len(TrainedState.of_lists(lists).low) == len(arm.position) for lists in trained)
     result = replay(moments)
     assert result.equal, (result.different_chunks, result.different_texts, result.notes)
     assert result.chunks >= CHUNKS and result.texts == 1 and bag.finished

@@ -15,7 +15,7 @@ from typing import Protocol
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.session import Session, session_of
+from vla_accel_ros.engine.session import TRAINED, Session, session_of
 from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.ray import RayReplica
@@ -23,7 +23,7 @@ from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
 from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.fleet.contracts import JOINING, contract_of
-from vla_accel_ros.nodes.inference.loading import Load, black_frame
+from vla_accel_ros.nodes.inference.loading import Load, black_frame, trained_state
 from vla_accel_ros.types import Observation
 
 Warn = Callable[[str], object]
@@ -54,9 +54,10 @@ class Making:
                 return contract, own(description).embodiment(engine.policy, contract, warn)
 
         def session(description: RobotDescription, contract: Contract) -> Session:
+            trained = trained_state(engine.runner.robots.of(description.robot).policy)
             return session_of(
                 engine,
-                own(description).settings,
+                {**own(description).settings, **({} if trained is None else {TRAINED: trained.as_lists()})},
                 model=self.load.model,
                 contract=description.contract,
                 urdf=description.urdf,

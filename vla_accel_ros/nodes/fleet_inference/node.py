@@ -10,6 +10,7 @@ answers were made from, by the scheduler's and this robot's knowledge, so that a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Execution
-from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session
+from vla_accel_ros.engine.session import JPEG, JPEG_BY, TRAINED, Session
 from vla_accel_ros.fleet.protocol import ChunkAnswer, EncodedObservation, RobotDescription, TextAnswer
 from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
 from vla_accel_ros.fleet.robot.observing import EncodedIngest
@@ -38,6 +39,7 @@ from vla_accel_ros.nodes.params.fleet import LOCAL
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.sensing.inputs import RobotInputs
+from vla_accel_ros.sensing.trained import TrainedState
 from vla_accel_ros.types import Chunk
 
 STEP_S = 0.01
@@ -64,6 +66,7 @@ class FleetInferenceNode(ObservingNode):
         )
         topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
         self._provenance = Provenance(topics, encoding)
+        self._trained: object = None
         self._session = self.output(SessionMessage, "session", qos.ALL_LATCHED)
         self._link = FleetLink(
             self, contract, self._client, description, self._on_chunk, self._on_text, self._on_session
@@ -175,6 +178,11 @@ class FleetInferenceNode(ObservingNode):
     def _on_session(self, session: Session) -> None:
         session = self._provenance.told(session)
         self._session.publish(convert.session_to_message(session, self.now_ns()))
+        trained = json.loads(session.settings).get(TRAINED)
+        if trained is not None and trained != self._trained:
+            for warning in self.inputs.compare_with(TrainedState.of_lists(trained)):
+                self.get_logger().warning(warning)
+            self._trained = trained
 
     def _publish_observed(self, stamp_ns: int, words: str, replica: str, version: int) -> None:
         """Publish what a chunk or an answer was made from, before it, if that is known."""

@@ -31,10 +31,12 @@ from vla_accel_ros.engine.stages.precision import ROWS
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.calibration import of_a_network_to_come
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.models.checkpoints.description import Description, trained_range
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.sensing.trained import TrainedState
 from vla_accel_ros.types import Observation
 
 AUTO = "auto"
@@ -204,3 +206,14 @@ def black_frame(engine: Engine, contract: Contract) -> Observation:
         instruction="warm up",
         stamp_ns=0,
     )
+
+
+def trained_state(policy: AnyPolicy) -> TrainedState | None:
+    """The joints in training, by the statistics that normalise them; None without."""
+    normalizer = getattr(policy, "state_normalizer", None)
+    if not isinstance(normalizer, Normalizer) or not normalizer.size:
+        return None
+    low, high = trained_range(normalizer)
+    # a tenth beyond quantiles and extremes; beyond mean -+ 2 deviations another 2
+    room = (0.1 if normalizer.offset else 0.5) * (high - low)
+    return TrainedState(low, high, room, normalizer.still)

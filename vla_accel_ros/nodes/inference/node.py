@@ -31,6 +31,7 @@ from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.inference.loading import trained_state
 from vla_accel_ros.nodes.inference.observing import ObservingNode
 from vla_accel_ros.nodes.inference.reports import (
     HorizonReport,
@@ -47,7 +48,6 @@ from vla_accel_ros.nodes.inference.setup import (
     paces,
     session,
     trained_images,
-    trained_state,
 )
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract

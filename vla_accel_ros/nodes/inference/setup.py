@@ -16,17 +16,14 @@ from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming.ports import Pace
-from vla_accel_ros.models.checkpoints.description import trained_range
 from vla_accel_ros.models.checkpoints.progress import Meter
-from vla_accel_ros.models.policies import AnyPolicy
-from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
 from vla_accel_ros.nodes.declare import given, value
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.params.engine import OPTIONS
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
-from vla_accel_ros.sensing.trained import TrainedImage, TrainedState
+from vla_accel_ros.sensing.trained import TrainedImage
 
 
 def chosen(node: ManagedNode, *, plans_with_rates: bool = False) -> Load:
@@ -71,17 +68,6 @@ def paces(node: ManagedNode) -> dict[str, Pace]:
         for name in ("vision", "action", "language")
         if value(node, f"{name}_hz")
     }
-
-
-def trained_state(policy: AnyPolicy) -> TrainedState | None:
-    """The joints in training, by the statistics that normalise them; None without."""
-    normalizer = getattr(policy, "state_normalizer", None)
-    if not isinstance(normalizer, Normalizer) or not normalizer.size:
-        return None
-    low, high = trained_range(normalizer)
-    # a tenth beyond quantiles and extremes; beyond mean -+ 2 deviations another 2
-    room = (0.1 if normalizer.offset else 0.5) * (high - low)
-    return TrainedState(low, high, room, normalizer.still)
 
 
 def trained_images(model: Path) -> dict[str, TrainedImage]:
