@@ -277,7 +277,7 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.replicas.ray_server import OK, Server
 
 def make():
-    replica = SimpleNamespace(most=1, updates=0, answers=0, config=None, measure=lambda seen: Profile())
+    replica = SimpleNamespace(limit=1, updates=0, answers=0, config=None, measure=lambda seen: Profile())
     return replica, SimpleNamespace(images={})
 
 said, _ = asyncio.run(Server(make).start())
