@@ -137,7 +137,7 @@ def pytest_collection_finish() -> None:
 
 AGAIN = 2
 """How often a test that starts nodes is tried again that failed: its processes share a machine whose load is
-not ours. Meanwhile no other test with nodes runs. If it then passes, reruns.py lists it, and CI fails."""
+not ours. Meanwhile no other test with nodes runs. If it then passes, reruns.py lists it."""
 RETRIES = "VLA_ACCEL_TEST_RETRIES"
 """The variable that names the file whose lock a test with nodes holds: shared, or alone if tried again."""
 
