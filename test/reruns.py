@@ -1,7 +1,7 @@
 """A test that passed only when it was run again has a race, in itself or in what it tests: a pytest plugin.
 
-Such tests are listed under a heading of their own, and with RACES=fail they fail the run. What starts nodes is
-still run again, so that the report tells a race from a fault, and shows both.
+Such tests are listed under a heading of their own, and with RACES=fail they fail the run. What starts nodes
+is still run again, so that the report tells a race from a fault, and shows both.
 """
 
 from __future__ import annotations
