@@ -19,6 +19,8 @@ from vla_accel_ros.control.trajectory import Trajectory
 # Methods that most controllers do not need do nothing, on purpose.
 # ruff: noqa: B027
 
+_PREEMPTED_NS = 1_000_000_000
+
 
 class Controller(Protocol):
     """A controller of a contract: its command topic, its joints in its order, and how it is commanded."""
@@ -168,9 +170,13 @@ class Output(ABC):
         return {}
 
 
-def steady_ns(clock: Clock) -> int | None:
-    """The present by a clock that is never set; None in simulated time, which the motion then follows."""
-    return None if clock.simulated else clock.monotonic_ns()
+def steady_ns(clock: Clock, now_ns: int) -> int | None:
+    """The instant now_ns, which has just been, by a clock that is never set; None in simulated time, which
+    the motion then follows. If the process was preempted since, no step is longer than its stamps say."""
+    if clock.simulated:
+        return None
+    passed_ns = clock.now_ns() - now_ns
+    return clock.monotonic_ns() - (passed_ns if 0 <= passed_ns < _PREEMPTED_NS else 0)
 
 
 def by_name(names: tuple[str, ...], positions: np.ndarray | None) -> dict[str, float]:

@@ -37,10 +37,10 @@ class PositionOutput(Output):
         self._stream.forget()
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._stream.stop(now_ns, steady_ns(self._clock))
+        self._stream.stop(now_ns, steady_ns(self._clock, now_ns))
 
     def tick(self, now_ns: int) -> None:
-        state = self._stream.tick(now_ns, steady_ns(self._clock))
+        state = self._stream.tick(now_ns, steady_ns(self._clock, now_ns))
         if state is not None:
             self._channel.publish(state.position, now_ns)
 

@@ -120,7 +120,7 @@ class JointVelocityOutput(ServoOutput):
         return by_name(self.controller.joints, self._jog.commanded(t_ns))
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._jog.stop(now_ns, steady_ns(self._clock))
+        self._jog.stop(now_ns, steady_ns(self._clock, now_ns))
 
     def rest(self) -> None:
         super().rest()
@@ -137,7 +137,7 @@ class JointVelocityOutput(ServoOutput):
         }
 
     def _next(self, now_ns: int) -> np.ndarray | None:
-        return self._jog.tick(now_ns, steady_ns(self._clock))
+        return self._jog.tick(now_ns, steady_ns(self._clock, now_ns))
 
     def _forget(self) -> None:
         self._jog.forget()
@@ -156,7 +156,7 @@ class TwistOutput(ServoOutput):
         """Does nothing: the hand moves by the buffer alone."""
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._buffer.restart(now_ns, steady_ns(self._clock))
+        self._buffer.restart(now_ns, steady_ns(self._clock, now_ns))
 
     def at_rest(self, now_ns: int) -> bool:
         return self._buffer.at_rest(now_ns)
@@ -168,7 +168,7 @@ class TwistOutput(ServoOutput):
         accepted = self._buffer.counts["accepted"]
         if accepted != self._accepted:
             self._accepted, self._resting = accepted, False
-        return self._buffer.tick(now_ns, steady_ns(self._clock))
+        return self._buffer.tick(now_ns, steady_ns(self._clock, now_ns))
 
     def _forget(self) -> None:
         self._buffer.forget()
