@@ -71,7 +71,7 @@ def measure(given: Given) -> Iterator[None]:
     yield None
 
 
-BENCH = Bench("stages", measure, options, about={"threads": 1, "seed": 0}, smoke="--runs 2")
+BENCH = Bench("stages", measure, options, rows="stages", about={"threads": 1, "seed": 0}, smoke="--runs 2")
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

@@ -9,11 +9,13 @@ import os
 import threading
 
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
 
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.orders import Order
 from vla_accel_ros.nodes.inference.node import InferenceNode
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode
+from vla_accel_ros.sensing.inputs import RobotInputs
 from vla_accel_ros.types import Observation
 
 PANIC, EXIT, THREAD, STICKY = "panic in a loop", "exit in a callback", "panic in a thread", "sticky error"
@@ -27,12 +29,18 @@ class PanicException(BaseException):
 class FaultyInference(InferenceNode):
     """Its GPU is lost when an error says so, as torch asks a real one."""
 
-    def _observe(self) -> Observation | None:
-        if self._ingest.instruction == PANIC:
-            raise PanicException("called `Option::unwrap()` on a `None` value")
-        if self._ingest.instruction == STICKY:
-            raise RuntimeError(ASSERTION)
-        return super()._observe()
+    def observe_robot(self, contract: Contract, inputs: RobotInputs) -> None:
+        observe, ingest = inputs.observe, inputs.ingest
+
+        def faulty(now_ns: int) -> Observation | None:
+            if ingest.instruction == PANIC:
+                raise PanicException("called `Option::unwrap()` on a `None` value")
+            if ingest.instruction == STICKY:
+                raise RuntimeError(ASSERTION)
+            return observe(now_ns)
+
+        inputs.observe = faulty  # type: ignore[method-assign]
+        super().observe_robot(contract, inputs)
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU is lost" if str(error) == ASSERTION else super().hopeless(error)
@@ -46,8 +54,14 @@ class FaultyInference(InferenceNode):
 
 
 class FaultyTrajectory(TrajectoryNode):
-    async def _on_resume(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        raise PanicException("a panic in a callback")
+    def configure(self) -> None:
+        super().configure()
+        assert self._motion is not None
+        self._motion.resume = _panic_in_a_callback  # type: ignore[method-assign]
+
+
+def _panic_in_a_callback() -> Order:
+    raise PanicException("a panic in a callback")
 
 
 def _panic() -> None:
