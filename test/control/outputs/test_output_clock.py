@@ -33,3 +33,10 @@ def test_a_clock_that_was_set_since_moves_no_steady_time(set_ns: int) -> None:
 
 def test_there_is_no_steady_time_in_simulated_time() -> None:
     assert steady_ns(clock_at(500 * MS, 0, simulated=True), 500 * MS) is None
+
+
+def test_readings_between_which_the_process_was_preempted_are_made_again() -> None:
+    steady = iter([STEADY_NS, STEADY_NS + 3 * MS, STEADY_NS + 3 * MS, STEADY_NS + 3 * MS])
+    ros = iter([500 * MS, 503 * MS])
+    clock = SimpleNamespace(now_ns=ros.__next__, monotonic_ns=steady.__next__, simulated=False)
+    assert steady_ns(clock, 500 * MS) == STEADY_NS

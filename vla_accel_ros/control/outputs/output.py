@@ -20,6 +20,8 @@ from vla_accel_ros.control.trajectory import Trajectory
 # ruff: noqa: B027
 
 _PREEMPTED_NS = 1_000_000_000
+# A process may be preempted between the readings of two clocks, too: these readings count as one.
+_READINGS, _APART_NS = 5, 50_000
 
 
 class Controller(Protocol):
@@ -175,8 +177,15 @@ def steady_ns(clock: Clock, now_ns: int) -> int | None:
     the motion then follows. If the process was preempted since, no step is longer than its stamps say."""
     if clock.simulated:
         return None
-    passed_ns = clock.now_ns() - now_ns
-    return clock.monotonic_ns() - (passed_ns if 0 <= passed_ns < _PREEMPTED_NS else 0)
+    for _ in range(_READINGS):
+        before_ns, passed_ns, steady_now_ns = (
+            clock.monotonic_ns(),
+            clock.now_ns() - now_ns,
+            clock.monotonic_ns(),
+        )
+        if steady_now_ns - before_ns < _APART_NS:
+            break
+    return steady_now_ns - (passed_ns if 0 <= passed_ns < _PREEMPTED_NS else 0)
 
 
 def by_name(names: tuple[str, ...], positions: np.ndarray | None) -> dict[str, float]:
