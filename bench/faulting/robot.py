@@ -107,10 +107,11 @@ class Robot:
             node.start()
         self.relay.well()
         self.poll(lambda: self.relay.states, START_S, "joint states")
+        before_ns = self.relay.time_ns()
         instruction = self.asked(lambda: self.operator.reset("follow", seed))
         if instruction is None:
             raise Stalled("sim_robot does not answer ~/reset")
-        self.restarted_ns = [self.relay.time_ns()]
+        self.restarted_ns = [self._put_elsewhere_ns(before_ns)]
         self.operator.instruct(str(instruction))
         until = time.monotonic() + START_S
         while time.monotonic() < until:
@@ -118,6 +119,15 @@ class Robot:
             if self.moves_within(6.0):
                 return
         raise Stalled(f"does not move: {'; '.join(self.reasons())}")
+
+    def _put_elsewhere_ns(self, since_ns: int) -> int:
+        """When a new scene put the joints elsewhere: their longest step since then. The answer to the reset
+        comes later, and the node may have sent its first trajectory before it."""
+        states = self.after(since_ns)
+        if len(states) < 2:
+            return self.relay.time_ns()
+        steps = np.abs(np.diff([position for _, position, _ in states], axis=0)).max(axis=1)
+        return states[int(steps.argmax()) + 1][0]
 
     def asked(self, question: Callable[[], T]) -> T | str | None:
         """Return the answer of a service, the reason of its refusal, or None."""
