@@ -37,8 +37,9 @@ from rclpy.clock import Clock, ClockType
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
-from run import RESULTS, shown, write
-from tables import fill
+from run import shown, write
+from tables.forms import RESULTS
+from tables.pages import fill
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.chunk_record import ChunkReader, ChunkWriter

@@ -19,7 +19,8 @@ from agents.schedulers import COMPARED, FIFO, LANES, make
 from agents.simulation import Simulation
 from agents.tuning import tuned
 from agents.workload import at_once, figures, poisson
-from run import RESULTS, Bench, Given, Row, main
+from run import Bench, Given, Row, main
+from tables.forms import RESULTS
 
 
 def measure(given: Given) -> Iterator[Row | None]:

@@ -29,8 +29,9 @@ from faulting.cases import CASES, STACKS, Case
 from faulting.measure import Row, measure
 from faulting.robot import Robot, Stalled
 from faulting.table import lines
-from run import RESULTS, write
-from tables import fill
+from run import write
+from tables.forms import RESULTS
+from tables.pages import fill
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.running import graph
 

@@ -30,7 +30,8 @@ from fleets.admitting import expected_beside
 from fleets.loads import make_trace, most_robots
 from fleets.simulated import LEFT, STEP_DT_S, Engine, Run, SimulatedReplica, plain, play
 from fleets.simulated import measure as measure_replica
-from run import Bench, Given, Row, main, result
+from run import Bench, Given, Row, main
+from tables.forms import result
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.fleet.admission import forecast
 from vla_accel_ros.fleet.admission.replica_model import Measured, ReplicaModel

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from run import RESULTS, Bench, Given, Row, main, write
+from run import Bench, Given, Row, main, write
 from shared.actions import STEP_DT_S, chunks, frames, moved_rms_mrad
 from shared.timing import allocated_by, kernels_of, summary
+from tables.forms import RESULTS
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from tables.forms import RESULTS
 from vla_accel_ros.tools.cli import finish
 from vla_accel_ros.tools.provenance import provenance
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import torch
 
 BENCHES = Path(__file__).resolve().parent
-RESULTS = BENCHES / "results"
 OUT = BENCHES.parent / "out"
 """Where benches keep finished episodes and other work of hours, to resume from."""
 FEW = 2
@@ -116,7 +116,7 @@ def run(bench: Bench, given: Given) -> int:
     else:
         _measure(bench, given)
     if given.file is not None and given.file.parent.resolve() == RESULTS:
-        from tables import fill
+        from tables.pages import fill
 
         fill()
     return int(given.document.get("status", 0))
@@ -195,11 +195,6 @@ def write(file: Path | None, document: Row) -> None:
         beside.replace(file)
 
 
-def result(name: str) -> Any:
-    """What bench/results/NAME.json has."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
-
-
 def shown(row: Row) -> str:
     """The figures of a row in one line, without long lists."""
     return "  ".join(f"{name} {_short(value)}" for name, value in _scalars(row, ""))
@@ -229,7 +224,7 @@ def command(words: Sequence[str]) -> int:
         )
         return 0
     if name == "tables":
-        from tables import command as tables_command
+        from tables.pages import command as tables_command
 
         return tables_command(options)
     if name not in names():

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from run import result
 from shared.models import NAMES
-from tables import Line, between, cells, one, table, views
+from tables.forms import Line, between, cells, one, result, table, views
 
 STAGES = ("encode", "prefill", "denoise")
 

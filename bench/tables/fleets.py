@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from run import result
-from tables import Line, table
+from tables.forms import Line, result, table
 
 CHANGES = ("avg", "p95", "first_wait", "stall")
 BURSTS, FLEET = ("libero_pi05", "mixed_fleet"), 100

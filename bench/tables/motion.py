@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from run import result
-from tables import Line, between, cells, one, table
+from tables.forms import Line, between, cells, one, result, table
 
 STYLES = {
     "full chunk, stamped at observation": "whole chunk, stamped at its observation",

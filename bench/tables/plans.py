@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from run import result
 from shared.models import NAMES
-from tables import Line, cells, table, views
+from tables.forms import Line, cells, result, table, views
 
 BOARDS = {"orin-agx-64": "Orin AGX", "thor": "Thor", "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090"}
 OPTIONS = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from run import result
-from tables import Line, table
+from tables.forms import Line, result, table
 
 
 @table

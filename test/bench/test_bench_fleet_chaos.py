@@ -9,7 +9,7 @@ import pytest
 
 from chaos import leaks
 from chaos.run import KINDS, MOVES_S, SCHEDULER, Kill, plan, report
-from run import result
+from tables.forms import result
 
 
 def test_nothing_was_wrong_in_the_published_run() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import run
-from tables import ROOT
+from tables.pages import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEEDS_A_GPU = {"block_shapes"}
@@ -85,7 +85,8 @@ def test_rows_of_other_cases_stay_and_an_interrupted_run_keeps_its_own(tmp_path:
 
 
 def test_a_cell_is_a_path_and_a_format() -> None:
-    from tables import cells, filled, markdown
+    from tables.forms import cells, markdown
+    from tables.pages import filled
 
     row = {"engine": {"p50_ms": 2.345}, "late": 0.0625, "name": "x"}
     assert cells(row, "engine.p50_ms:.2f", "late:.1%", "name") == ["2.35", "6.2 %", "x"]

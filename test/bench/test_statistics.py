@@ -28,7 +28,6 @@ from fleets.simulated import Engine as SimulatedEngine
 from fleets.simulated import SimulatedReplica
 from fleets.simulated import measure as measure_replica
 from grids.oxygen import arrivals
-from run import RESULTS, result
 from shaping.fit import fitted
 from shaping.measured import load
 from shared import roofline
@@ -38,6 +37,7 @@ from shared.models import config_of, page_locked
 from shared.paired import bootstrap, gain
 from shared.roofline import Ceilings, Op, product
 from shared.timing import Pinned
+from tables.forms import RESULTS, result
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.kernels.block_shapes import ROWS

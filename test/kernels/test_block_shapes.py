@@ -9,9 +9,9 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, REGISTERS
 
-from run import RESULTS
 from shaping.measured import load
 from shaping.report import compared
+from tables.forms import RESULTS
 from vla_accel_ros.kernels import block_shapes
 from vla_accel_ros.kernels.block_shapes import candidates, chosen, predicted_us
 from vla_accel_ros.kernels.gpu import MULTIPROCESSORS, Gpu, gpu_of
