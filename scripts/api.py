@@ -5,7 +5,6 @@ Sources are parsed, not imported, so that the page is the same with every Python
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -13,7 +12,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, write_or_check
+
 PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGE = "vla_accel_ros"
 EXTENDING = (
@@ -163,18 +163,5 @@ def _escaped(text: str) -> str:
     )
 
 
-def main() -> int:
-    """Return the exit status: 1 if --check finds the page out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is out of date")
-    check = parser.parse_args().check
-    if not check:
-        PAGE.write_text(page())
-    elif not PAGE.exists() or PAGE.read_text() != page():
-        print(f"{PAGE.relative_to(ROOT)} is out of date; run python scripts/api.py", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write_or_check(__doc__, "api.py", {PAGE: page()}))

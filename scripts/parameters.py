@@ -7,17 +7,17 @@ those of an engine in vla_accel_ros/engine/config.py. Launch arguments give `con
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, write_or_check
+
 sys.path.insert(0, str(ROOT))
 
-from vla_accel_ros.nodes.params.parameter import Parameter, Value  # noqa: E402
-from vla_accel_ros.nodes.params.tables import NODES  # noqa: E402
+from vla_accel_ros.nodes.params.parameter import Parameter, Value
+from vla_accel_ros.nodes.params.tables import NODES
 
 WIDTH = 118
 BY_LAUNCH = ("autostart", "contract", "model")
@@ -118,21 +118,5 @@ def _yaml(value: Value) -> str:
     return str(value).lower()
 
 
-def main() -> int:
-    """Return the exit status: 1 if --check finds a file out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a file is out of date")
-    check, status = parser.parse_args().check, 0
-    for path, text in documents().items():
-        if not check:
-            path.write_text(text)
-        elif not path.exists() or path.read_text() != text:
-            print(
-                f"{path.relative_to(ROOT)} is out of date; run python scripts/parameters.py", file=sys.stderr
-            )
-            status = 1
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write_or_check(__doc__, "parameters.py", documents()))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from generated import ROOT, write_or_check
+
 PAGES = ROOT / "docs" / "reference"
 EXAMPLE = ROOT / "config" / "contracts" / "sim_arm.yaml"
 MADE = "Made by `python scripts/reference.py`; do not edit."
@@ -90,22 +90,9 @@ def _word(action: argparse.Action) -> str:
     return word if action.required else f"[{word}]"
 
 
-def main() -> int:
-    """Return the exit status: 1 if --check finds a page out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is out of date")
-    check, status = parser.parse_args().check, 0
-    for name, make in (("cli", commands), ("contract", contract)):
-        page, text = PAGES / f"{name}.md", make()
-        if not check:
-            page.write_text(text)
-        elif not page.exists() or page.read_text() != text:
-            print(
-                f"{page.relative_to(ROOT)} is out of date; run python scripts/reference.py", file=sys.stderr
-            )
-            status = 1
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(
+        write_or_check(
+            __doc__, "reference.py", {PAGES / "cli.md": commands(), PAGES / "contract.md": contract()}
+        )
+    )

@@ -31,14 +31,14 @@ LIMITS = {
     "contract": 0.01,
     "control": 0.01,
     "engine": 0.13,
-    "fleet": 0.14,
+    "fleet": 0.01,
     "kernels": 0.01,
     "models": 0.01,
-    "nodes": 0.02,
-    "planning": 0.07,
+    "nodes": 0.01,
+    "planning": 0.01,
     "recording": 0.01,
     "sensing": 0.01,
-    "sim": 0.05,
+    "sim": 0.01,
     "tools": 0.03,
 }
 """Room -> the greatest share of vague names. They end at 0.01 for every room, and 0.13 for engine."""
@@ -59,8 +59,8 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 71_000
-"""Lines of the package."""
+BUDGET = 80_600
+"""Lines of the package: it only goes down, to 71,000."""
 
 
 @cache
@@ -114,11 +114,8 @@ def test_files_are_short_unless_listed() -> None:
     assert LONGER - longer == set(), "these are short now, or gone: take them off the list"
 
 
-@pytest.mark.xfail(strict=False, reason=f"not reached yet: {BUDGET} lines")
 def test_package_keeps_its_budget() -> None:
-    lines = sum(map(length, files()))
-    print(f"the package has {lines} lines, of {BUDGET}")
-    assert lines <= BUDGET
+    assert sum(map(length, files())) <= BUDGET
 
 
 if __name__ == "__main__":

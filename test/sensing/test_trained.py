@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import cv2
@@ -112,8 +113,14 @@ def test_joints_in_training_are_the_same_in_another_process(contract: Contract) 
 @pytest.mark.parametrize(
     "lists",
     [None, 3, [], {}, {"low": [0.0]}, {"low": [0.0], "high": [1.0], "room": ["x"], "still": [0]}]
-    + [{"low": [0.0], "high": [1.0, 2.0], "room": [0.1], "still": [0]}],
+    + [{"low": [0.0], "high": [1.0, 2.0], "room": [0.1], "still": [0]}]
+    + [
+        {"low": [low], "high": [1.0], "room": [0.1], "still": [0]}
+        for low in (math.nan, math.inf, 10**400, [0.0])
+    ]
+    + [dict.fromkeys(("low", "high", "room", "still"), "x" * 10**6)],
 )
 def test_joints_in_training_are_refused_when_malformed(lists: object) -> None:
-    with pytest.raises(ValueError, match="joints in training"):
+    with pytest.raises(ValueError, match="joints in training") as refusal:
         TrainedState.of_lists(lists)
+    assert len(str(refusal.value)) < 500

@@ -12,24 +12,15 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.limits.joint_limits import Limited
 from vla_accel_ros.control.outputs.output import Controller
 
 
-class Joint(Protocol):
+class Joint(Limited, Protocol):
     """A joint of a contract: its limits, and how far it may lag."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def lower(self) -> float: ...
-    @property
-    def upper(self) -> float: ...
-    @property
-    def velocity(self) -> float: ...
-    @property
-    def acceleration(self) -> float: ...
-    @property
-    def continuous(self) -> bool: ...
     @property
     def following(self) -> Any: ...
 

@@ -48,10 +48,12 @@ class TrainedState:
         """From another process's `as_lists`. Raises ValueError if they are none."""
         try:
             columns = [np.asarray(lists[name], np.float64) for name in ("low", "high", "room", "still")]  # type: ignore[index]
-        except (TypeError, KeyError, ValueError, IndexError):
-            raise ValueError(f"no joints in training: {lists!r}") from None
+        except (TypeError, KeyError, ValueError, IndexError, OverflowError):
+            raise ValueError("joints in training are no lists low, high, room and still of numbers") from None
         if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
-            raise ValueError(f"joints in training of different numbers: {lists!r}")
+            raise ValueError("joints in training have low, high, room and still of different lengths")
+        if not np.isfinite(columns).all():
+            raise ValueError("joints in training are not finite")
         low, high, room, still = columns
         return cls(low, high, room, still.astype(bool))
 

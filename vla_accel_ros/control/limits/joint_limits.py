@@ -23,7 +23,9 @@ _NOTICED_S = 0.02
 _LOOK_S = 0.005
 
 
-class _Limited(Protocol):
+class Limited(Protocol):
+    """A joint with limits, in rad or m and s."""
+
     @property
     def lower(self) -> float: ...
     @property
@@ -81,7 +83,7 @@ class JointLimits:
             )
 
     @classmethod
-    def of(cls, joints: Iterable[_Limited]) -> JointLimits:
+    def of(cls, joints: Iterable[Limited]) -> JointLimits:
         """The limits of a contract's joints, in their order."""
         rows = [(j.lower, j.upper, j.velocity, j.acceleration, j.continuous) for j in joints]
         lower, upper, velocity, acceleration, continuous = np.array(rows, np.float64).reshape(-1, 5).T

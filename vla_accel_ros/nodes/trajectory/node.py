@@ -6,8 +6,8 @@ arm stops smoothly and is held, and continues by itself when everything is fresh
 follow, and another publisher beside this node, stop it until a person resumes. ~/hold and ~/resume do the
 same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there;
 ~/reset says that the joints were put elsewhere, as a simulator does; it is answered once the motion has ended
-and begins anew. Holds survive a restart in the node's
-state file, and after a crash the node comes up held. A node that is deactivated or ended stops the arm first.
+and begins anew. Holds survive a restart in the node's state file, and after a crash the node comes up held. A
+node that is deactivated or ended stops the arm first.
 The age from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and
 p99_s over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit.
 `motion` reports what happens to chunks, so that inference guides only chunks that are executed.
