@@ -70,7 +70,7 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     folder, engine = tmp_path / "bags", {"steps": 2, "seed": 3, "staggered": staggered}
     start("fleet", autostart=True, model=model_of(tmp_path, kind), answer_tokens=8, **engine)
     start("recorder", autostart=True, record_dir=str(folder))
-    start("fleet_inference", autostart=True, engine="fleet", fleet_images=images)
+    robot = start("fleet_inference", autostart=True, engine="fleet", fleet_images=images)
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= CHUNKS // 2, 120.0, "chunks")
     operator.ask(QUESTION)
@@ -82,6 +82,9 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     numbers = [received.chunk.request_id for received in operator.chunks]
     assert numbers == sorted(set(numbers))
+    assert "elbow_flex is at" not in robot.log
+    arm.place(["elbow_flex"], 2.0)
+    robot.wait_for_log("not as in training: joint elbow_flex is at 2.8")
 
     (path,) = folder.iterdir()
     bag = Bag(path)
