@@ -176,8 +176,10 @@ def test_chunks_of_several_robots_share_denoising_steps(
     shared: list[int] = []
     runner = replica.engine.runner
     run = runner.run
+    full = threading.Event()
 
     def noting(batch: MicroBatch) -> Callable[[], None] | None:
+        assert full.wait(30)  # until all have been accepted
         shared.append(len({request.robot for request in batch.requests}))
         return run(batch)
 
@@ -186,6 +188,7 @@ def test_chunks_of_several_robots_share_denoising_steps(
         replica.serve(round_of(robot, number), seen(robot, number)) for number in range(2) for robot in JOINTS
     ]
     assert replica.room() == 0
+    full.set()
     for future in futures:
         served = future.result(30)
         robot, number = served.round.robot, served.round.number
