@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from vla_accel_ros.planning.device import load
+from vla_accel_ros.planning.plan import make_plan
+from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.plan.command import fleet_line
 
@@ -61,6 +65,32 @@ def test_everything_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_model_with_one_camera_is_planned_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "openvla", "--action-hz", "1", "--vision-hz", "1"]) == 0
     assert "1 views" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("pi05", ["--precision", "w8a8", "--no-keep-exact", "--slots", "4"]), ("smolvla", ["--slots", "4"])],
+)
+def test_goal_plans_with_the_options_that_an_engine_would_have(
+    model: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = []
+    for settings in (["--goal", "memory"], options):
+        assert main(["plan", model, "--json", *settings]) == 0
+        plans.append(json.loads(capsys.readouterr().out))
+    assert plans[0] == plans[1]
+
+
+def test_goal_plans_its_seats_with_a_slot_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pi0", "--json", "--goal", "rate"]) == 0
+    seated = make_plan(MODELS["pi0"], load("h200"), Work(), slots=5 + 10, seats=10)
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["memory_bytes"], plan["promised_hz"]) == (asdict(seated.memory), seated.vision_hz)
+
+
+def test_option_on_the_command_line_goes_before_the_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "smolvla", "--goal", "memory", "--slots", "5", "--precision", "exact"]) == 0
+    assert "goal memory sets answers 1; set by you: slots 5" in capsys.readouterr().out
 
 
 def test_a_fleet_that_is_too_large_is_given_engines(capsys: pytest.CaptureFixture[str]) -> None:

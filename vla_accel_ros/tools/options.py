@@ -63,12 +63,14 @@ def engine_options(
     *names: str,
     further: Mapping[str, tuple[str, ...]] | None = None,
     config: type[EngineConfig] = EngineConfig,
+    only_given: bool = False,
 ) -> None:
     """Add options of an engine (engine/config.py), such as --keep-exact. further: choices that only this
-    command has."""
+    command has. only_given: the arguments lack what is not on the command line, which a goal may set."""
     for name in names:
         option, default = options(config)[name], getattr(config, name)
-        about: dict[str, Any] = {"default": default, "help": f"{option.help} (default: {default})"}
+        about: dict[str, Any] = {"help": f"{option.help} (default: {default})"}
+        about["default"] = argparse.SUPPRESS if only_given else default
         about["help"] = about["help"].replace("%", "%%")
         if type(default) is bool:
             about["action"] = argparse.BooleanOptionalAction

@@ -1,1 +1,1 @@
-"""`vla plan`: command holds its options, text formats a plan."""
+"""`vla plan`: command holds its options, goal says what a goal sets, text formats a plan."""

@@ -1,8 +1,9 @@
 """`vla plan`: predicts a model's times, memory and rates on a device, which need not be present.
 
 Predictions follow from the model's sizes and the device's numbers (planning/); --numbers prints those with
-their sources. --robots asks about a fleet on one engine. --measure replaces the numbers by micro-benchmarks
-on this machine's GPU and writes them to a device file, to keep or contribute.
+their sources. --goal plans with what that goal sets in an engine. --robots asks about a fleet on one engine.
+--measure replaces the numbers by micro-benchmarks on this machine's GPU and writes them to a device file, to
+keep or contribute.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.planning.device import Device, load, names
 from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
@@ -21,6 +23,7 @@ from vla_accel_ros.planning.work import PRECISIONS, Work, check_work
 from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
 
+ENGINE = ("goal", "steps", "precision", "keep_exact", "slots")
 ELSEWHERE = {"precision": tuple(name for name in PRECISIONS if name.startswith("all-"))}
 """Every stage quantised, as in other engines."""
 
@@ -35,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--views", type=int, help="cameras (default: 2, or as many as the model has)")
     add("--prompt", type=int, default=20, help="tokens of the prompt (default: %(default)s)")
     add("--chunk", type=int, help="actions of a chunk (default: the model's)")
-    engine_options(parser, "steps", "precision", "keep_exact", "slots", further=ELSEWHERE)
+    engine_options(parser, *ENGINE, further=ELSEWHERE, only_given=True)
     add("--text", action="store_true", help="count the memory that pi0 or pi0.5 needs to answer questions")
     add("--vision-hz", type=float, default=10.0, help="frames a second (default: %(default)s)")
     add("--action-hz", type=float, default=10.0, help="chunks a second (default: %(default)s)")
@@ -69,23 +72,24 @@ def run(arguments: argparse.Namespace) -> int:
         views, age = len(contract.cameras), age or contract.chunk.max_age_s
     if arguments.measure is not None:
         device = measured(device, arguments.measure)
-    work = Work(
-        views,
-        arguments.prompt,
-        arguments.steps,
-        arguments.chunk,
-        precision=arguments.precision,
-    )
+    given = {name: getattr(arguments, name) for name in ENGINE if hasattr(arguments, name)}
+    engine = {name: given.get(name, getattr(EngineConfig, name)) for name in (*ENGINE, "staggered")}
+    goal_line = ""
+    if engine["goal"]:
+        from vla_accel_ros.tools.plan.goal import toward_goal  # needs torch
+
+        config, goal_line = toward_goal(sizes, EngineConfig(**given), answers=arguments.text)
+        engine = {name: getattr(config, name) for name in engine}
+    work = Work(views, arguments.prompt, engine["steps"], arguments.chunk, precision=engine["precision"])
     check_work(sizes, work)
-    plan = make_plan(
-        sizes, device, work, arguments.slots, keep_exact=arguments.keep_exact, text=arguments.text
-    )
+    pool = engine["slots"], engine["staggered"], engine["keep_exact"], arguments.text
+    plan = make_plan(sizes, device, work, *pool)
     wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
     verdict = judge(plan, wanted)
     fleet, last, late = None, verdict.line, bool(verdict.late)
     if arguments.robots is not None:
-        held = arguments.slots, arguments.keep_exact, arguments.text
-        fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz, *held)
+        slots, _, *rest = pool
+        fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz, slots, *rest)
         one = judge(plan, Wanted(0.0, 0.0, max_age_s=age))  # the rates of all are in the fleet's plan
         last = one.line if one.late else fleet_line(fleet.robots, arguments.robots)
         late = bool(one.late) or fleet.robots < arguments.robots
@@ -93,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(as_json(plan, verdict, fleet), indent=1))
     else:
         print(plan_text(plan, wanted))
+        print(goal_line, end="\n" if goal_line else "")
         if fleet is not None:
             print(fleet_text(fleet, arguments.robots, arguments.action_hz))
         if arguments.numbers:
