@@ -10,7 +10,7 @@ package adds its own by an entry point of the same group, which is found once th
     [project.entry-points."vla_accel_ros.policies"]
     my_policy = "my_package.policy:make"           # makes a policy from an engine.policies.policy.Setup
     [project.entry-points."vla_accel_ros.horizons"]
-    my_horizon = "my_package.horizon:make"         # makes a control.horizon.HorizonPolicy from its numbers
+    my_horizon = "my_package.horizon:make"         # makes a control.horizon.HorizonRule from its numbers
     [project.entry-points."vla_accel_ros.fleet_rules"]
     my_order = "my_package.order:make"             # makes a rule from a fleet.rules.rule.FleetSetup
 

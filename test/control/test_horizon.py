@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from installed import python
 
-from vla_accel_ros.control.horizon import LEAST, Horizon, Horizons, Made, limited, parse
+from vla_accel_ros.control.horizon import LEAST, Horizon, HorizonInputs, Horizons, limited, parse
 from vla_accel_ros.types import Chunk
 
 STEP_NS = 100_000_000
@@ -35,7 +35,7 @@ def make_chunk(
 
 
 def wanted(word: str, chunk: Chunk, **beside: object) -> int:
-    return parse(word).of(Made(chunk, **beside)).wanted  # type: ignore[arg-type]
+    return parse(word).of(HorizonInputs(chunk, **beside)).wanted  # type: ignore[arg-type]
 
 
 FIGURE_7 = [[4, 4, 4, 4, 2, 4], [2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 3, 1]]
@@ -62,7 +62,7 @@ def test_samples_that_part_end_the_prefix():
     apart = np.array([[0.0, 0], [0.01, 0], [0.4, 0.4], [0, 0]])
     assert wanted("spread:0.1+least:1", chunk, samples=[apart, -apart]) == 2
     assert wanted("spread:0.5+least:1", chunk, samples=[apart, -apart]) == 4
-    assert parse("spread:0.1:3").policy.samples == 3 and parse("spread:0.1").policy.samples == 2
+    assert parse("spread:0.1:3").rule.samples == 3 and parse("spread:0.1").rule.samples == 2
 
 
 def test_an_action_that_contradicts_the_previous_chunk_ends_the_prefix_and_behind_its_end_nothing_does():
@@ -77,9 +77,9 @@ def test_an_action_that_contradicts_the_previous_chunk_ends_the_prefix_and_behin
 
 def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
     chunk = make_chunk(FIGURE_7)
-    assert parse("update_ratio:0.4+least:1+elastic:1").of(Made(chunk)) == Horizon(4, 5)
-    assert parse("static:3+elastic:8").of(Made(chunk)) == Horizon(3, 6)
-    assert parse("static:9").of(Made(chunk)) == Horizon(6, 6)
+    assert parse("update_ratio:0.4+least:1+elastic:1").of(HorizonInputs(chunk)) == Horizon(4, 5)
+    assert parse("static:3+elastic:8").of(HorizonInputs(chunk)) == Horizon(3, 6)
+    assert parse("static:9").of(HorizonInputs(chunk)) == Horizon(6, 6)
 
 
 DYNAMIC = (
@@ -155,7 +155,7 @@ def test_an_action_that_no_step_moves_has_converged():
 def test_whatever_comes_at_least_one_action_and_at_most_all_are_executed(sizes, word, least, elastic):
     chunk = make_chunk(sizes)
     bounds = (f"+least:{least}" if least else "") + (f"+elastic:{elastic}" if elastic else "")
-    found = parse(word + bounds).of(Made(chunk, make_chunk(sizes)))
+    found = parse(word + bounds).of(HorizonInputs(chunk, make_chunk(sizes)))
     assert 1 <= found.wanted <= found.most <= chunk.horizon
     assert found.wanted >= min(least, chunk.horizon)
     assert 1 <= limited(chunk, found).executed <= chunk.horizon

@@ -1,6 +1,6 @@
 """Execution horizons: how many leading actions of a chunk may be executed before another comes.
 
-A long horizon spares the GPU, a short one keeps motion fresh. A policy is a pure function of a chunk and what
+A long horizon spares the GPU, a short one keeps motion fresh. A rule is a pure function of a chunk and what
 is known beside it; it is chosen by a word, the parameter `horizon`:
 
     all                 every action
@@ -41,8 +41,8 @@ MOST_NUMBER = 10_000
 
 
 @dataclass(frozen=True)
-class Made:
-    """A chunk and the inputs of a horizon policy. previous: the robot's previous chunk of the same task.
+class HorizonInputs:
+    """A chunk and the inputs of a rule. previous: the robot's previous chunk of the same task.
     samples: further samples from the same prefix, float [H, D] each."""
 
     chunk: Chunk
@@ -59,7 +59,7 @@ class Horizon:
     most: int
 
 
-class HorizonPolicy(Protocol):
+class HorizonRule(Protocol):
     """A pure function. updates: denoise updates of a chunk that it needs. samples: further samples that it
     needs. least: its default lower bound [actions]."""
 
@@ -69,33 +69,33 @@ class HorizonPolicy(Protocol):
     def samples(self) -> int: ...
     @property
     def least(self) -> int: ...
-    def __call__(self, made: Made) -> int:
+    def __call__(self, inputs: HorizonInputs) -> int:
         """Return how many leading actions may be executed; the caller clips it to 1 ... H."""
         ...
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A policy and its bounds. least: None means the policy's own. elastic: see the module."""
+class BoundedRule:
+    """A rule and its bounds. least: None means the rule's own. elastic: see the module."""
 
-    policy: HorizonPolicy
+    rule: HorizonRule
     least: int | None = None
     elastic: int = 0
 
-    def of(self, made: Made) -> Horizon:
+    def of(self, inputs: HorizonInputs) -> Horizon:
         """Return the horizon of a chunk with at least one action."""
-        total = made.chunk.horizon
-        least = self.policy.least if self.least is None else self.least
-        wanted = min(max(int(self.policy(made)), least, 1), total)
+        total = inputs.chunk.horizon
+        least = self.rule.least if self.least is None else self.least
+        wanted = min(max(int(self.rule(inputs)), least, 1), total)
         return Horizon(wanted, min(wanted + self.elastic, total))
 
     def lacking(self, updates: int, samples: int = 0) -> str:
-        """Return why chunks with that many denoise updates and samples lack the policy's signal, as half a
+        """Return why chunks with that many denoise updates and samples lack the rule's signal, as half a
         sentence; "" if they have it."""
-        if self.policy.updates > updates:
-            return f"needs {self.policy.updates} denoising updates a chunk, and there are {updates}"
-        if self.policy.samples > samples:
-            return f"needs {self.policy.samples} further samples a chunk, and there are {samples}"
+        if self.rule.updates > updates:
+            return f"needs {self.rule.updates} denoising updates a chunk, and there are {updates}"
+        if self.rule.samples > samples:
+            return f"needs {self.rule.samples} further samples a chunk, and there are {samples}"
         return ""
 
 
@@ -110,7 +110,7 @@ class Horizons:
     def __init__(self, spec: str = ALL) -> None:
         first, *clauses = (clause.strip() for clause in spec.split(";"))
         self.spec, self._rule = spec, parse(first)
-        self._tasks: list[tuple[str, Rule]] = []
+        self._tasks: list[tuple[str, BoundedRule]] = []
         for clause in clauses:
             pattern, sign, word = clause.rpartition("=")
             if not sign or not pattern.strip():
@@ -129,7 +129,7 @@ class Horizons:
             if lack := rule.lacking(updates):
                 raise ValueError(f"horizon is {self.spec!r}, but it {lack}: use all or static:N.")
 
-    def rule(self, instruction: str) -> Rule:
+    def rule(self, instruction: str) -> BoundedRule:
         """Return the rule of a task."""
         word = instruction.strip().casefold()
         return next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
@@ -142,7 +142,7 @@ class Horizons:
             if previous is None or not _overtaken(chunk, previous[0]):
                 self._previous = (chunk, instruction)
         same = previous[0] if previous is not None and previous[1] == instruction else None
-        return self.rule(instruction).of(Made(chunk, same, samples))
+        return self.rule(instruction).of(HorizonInputs(chunk, same, samples))
 
     def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
         """Return the robot's next chunk with its execution horizon set."""
@@ -165,22 +165,22 @@ def limited(chunk: Chunk, horizon: Horizon) -> Chunk:
     return chunk if horizon.most >= chunk.horizon else replace(chunk, execution_horizon=horizon.most)
 
 
-def parse(word: str) -> Rule:
+def parse(word: str) -> BoundedRule:
     """Parse a rule such as "update_ratio:0.4+least:8+elastic:4". Raises ValueError, with one sentence, if
     invalid."""
-    base, *bounds = (part.strip() for part in word.split("+"))
+    base, *words = (part.strip() for part in word.split("+"))
     name, *numbers = base.split(":")
-    given: dict[str, int] = {}
+    bounds: dict[str, int] = {}
     try:
-        for bound in bounds:
+        for bound in words:
             key, _, number = bound.partition(":")
-            if key not in ("least", "elastic") or key in given:
+            if key not in ("least", "elastic") or key in bounds:
                 raise ValueError(f"{bound!r} is not a bound, or is given twice: use +least:N and +elastic:N")
-            given[key] = whole(_number(number), f"{key}:N")
-        policy = find(HORIZONS, name)(tuple(map(_number, numbers)))
+            bounds[key] = whole(_number(number), f"{key}:N")
+        rule = find(HORIZONS, name)(tuple(map(_number, numbers)))
     except (ValueError, TypeError) as error:
         raise ValueError(f"horizon is {word.strip()!r}, but {error}") from None
-    return Rule(policy, **given)
+    return BoundedRule(rule, **bounds)
 
 
 def _number(text: str) -> float:

@@ -1,6 +1,6 @@
-"""The built-in policies of control.horizon, and the uncertainty signals that they use.
+"""The built-in rules of control.horizon, and the uncertainty signals that they use.
 
-A policy is a pure function of a chunk and its context (Made). Each `make_...` builds a policy from the
+A rule is a pure function of a chunk and its context (HorizonInputs). Each `make_...` builds a rule from the
 numbers behind its name, and raises ValueError, with one sentence, if it cannot take them.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.control.horizon import ALL, LEAST, Made, whole
+from vla_accel_ros.control.horizon import ALL, LEAST, HorizonInputs, whole
 from vla_accel_ros.types import Chunk
 
 
@@ -24,11 +24,11 @@ class Static:
     samples: int = 0
     least: int = 1
 
-    def __call__(self, made: Made) -> int:
-        return made.chunk.horizon if self.actions is None else self.actions
+    def __call__(self, inputs: HorizonInputs) -> int:
+        return inputs.chunk.horizon if self.actions is None else self.actions
 
 
-Signal = Callable[[Made], np.ndarray | None]
+Signal = Callable[[HorizonInputs], np.ndarray | None]
 """Uncertainty of each leading action, float [h], h <= H; None if the chunk lacks the signal."""
 
 
@@ -42,18 +42,18 @@ class Threshold:
     samples: int = 0
     least: int = LEAST
 
-    def __call__(self, made: Made) -> int:
-        values = self.signal(made)
+    def __call__(self, inputs: HorizonInputs) -> int:
+        values = self.signal(inputs)
         if values is None:
-            return made.chunk.horizon
+            return inputs.chunk.horizon
         doubtful = np.flatnonzero(~(values <= self.limit))
-        return int(doubtful[0]) if len(doubtful) else made.chunk.horizon
+        return int(doubtful[0]) if len(doubtful) else inputs.chunk.horizon
 
 
-def update_ratio(made: Made) -> np.ndarray | None:
+def update_ratio(inputs: HorizonInputs) -> np.ndarray | None:
     """Each action's last denoise update over the mean of its earlier ones, minus 1 [H]; None with fewer than
     two."""
-    sizes = made.chunk.step_magnitudes
+    sizes = inputs.chunk.step_magnitudes
     if sizes is None or len(sizes) < 2:
         return None
     last, earlier = sizes[-1].astype(np.float64), sizes[:-1].mean(axis=0, dtype=np.float64)
@@ -62,23 +62,23 @@ def update_ratio(made: Made) -> np.ndarray | None:
     return np.where((last == 0.0) & (earlier == 0.0), -1.0, ratio)
 
 
-def last_update(made: Made) -> np.ndarray | None:
+def last_update(inputs: HorizonInputs) -> np.ndarray | None:
     """Each action's last denoise update [H], RMS in normalised units; None without denoise updates."""
-    return None if made.chunk.step_magnitudes is None else made.chunk.update_magnitudes
+    return None if inputs.chunk.step_magnitudes is None else inputs.chunk.update_magnitudes
 
 
-def spread(made: Made) -> np.ndarray | None:
+def spread(inputs: HorizonInputs) -> np.ndarray | None:
     """Standard deviation of each action over the chunk and its further samples [H], RMS over the joints."""
-    if not made.samples:
+    if not inputs.samples:
         return None
-    every = np.stack([made.chunk.actions, *made.samples]).astype(np.float64)
+    every = np.stack([inputs.chunk.actions, *inputs.samples]).astype(np.float64)
     return np.sqrt(every.var(axis=0, ddof=1).mean(axis=-1))
 
 
-def disagreement(made: Made) -> np.ndarray | None:
+def disagreement(inputs: HorizonInputs) -> np.ndarray | None:
     """Distance of each action from the previous chunk at the same time, RMS over the joints [h]. Actions
     after the end of the previous chunk have no value."""
-    chunk, previous = made.chunk, made.previous
+    chunk, previous = inputs.chunk, inputs.previous
     if previous is None or not _comparable(previous, chunk):
         return None
     remainder = previous.rest(chunk.stamp_ns)[: chunk.horizon]
