@@ -12,16 +12,9 @@ import yaml
 from vla_accel_ros.planning.device import FOLDER, NUMBERS, OPTIONAL, SOURCES, load, named_like, names, read
 
 ASKED = (
-    "a100",
-    "h100",
-    "h200",
-    "l4",
-    "orin-agx-32",
-    "orin-agx-64",
-    "orin-nx-16",
-    "rtx-4090",
-    "rtx-5090",
-    "thor",
+    *("a10", "a100", "a6000", "gb10", "h100", "h200", "l4", "l40s", "thor"),
+    *("orin-agx-32", "orin-agx-64", "orin-nano-8", "orin-nx-16"),
+    *(f"rtx-{number}" for number in (3060, 3080, 3090, 4070, 4080, 4090, 5080, 5090)),
 )
 
 
@@ -37,6 +30,17 @@ def test_every_number_of_a_device_says_where_it_is_from(name: str) -> None:
         assert number.source in SOURCES and len(number.words) > 5 and 0 < number.within < 1
     for mode in device.modes:
         assert device.in_mode(mode).watts <= device.watts
+
+
+@pytest.mark.parametrize("clock_ghz", [("rtx-4090", 2.5), ("l4", 1.7), ("rtx-5090", 2.4)])
+def test_what_a_file_leaves_out_follows_from_clock_and_multiprocessors(clock_ghz: tuple[str, float]) -> None:
+    written = yaml.safe_load((FOLDER / f"{clock_ghz[0]}.yaml").read_text())
+    own = ("bandwidth_gb_s", "bf16_tflops", "fp32_tflops", "sustained_share", "frame_us")
+    numbers = {name: written["numbers"][name] for name in own}
+    found = read({**written, "clock_ghz": clock_ghz[1], "numbers": numbers}, "FILE")
+    for name, entry in written["numbers"].items():
+        if name not in OPTIONAL:
+            assert found.value(name) == pytest.approx(entry["value"], rel=0.04), name
 
 
 def test_a_mode_scales_clocks_memory_and_starts() -> None:
@@ -136,7 +140,12 @@ def test_a_file_that_is_no_yaml_is_refused_in_one_sentence(tmp_path: Path, text:
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 5090 D", None),
         ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA L40S", None),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA GB10", "gb10"),
+        ("NVIDIA GeForce RTX 3080 Ti", None),
+        ("NVIDIA GeForce RTX 4070 SUPER", None),
         ("Orin", None),
         ("", None),
     ],

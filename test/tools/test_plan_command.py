@@ -27,9 +27,34 @@ def test_a_plan_says_stages_memory_and_rates(capsys: pytest.CaptureFixture[str])
     assert "bandwidth_gb_s 4280 +- 3%, measured" in out
 
 
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--device", "rtx-4090"], "fits"),
+        (["--device", "rtx-4090", "--vision-hz", "200"], "too slow"),
+        (["--device", "orin-nano-8"], "does not fit"),
+        (["--device", "l40s", "--robots", "2", "--action-hz", "1"], "fits"),
+    ],
+)
+def test_a_plan_leads_with_its_verdict(
+    options: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["plan", "pi05", *options])
+    first = capsys.readouterr().out.splitlines()[0]
+    main(["plan", "pi05", *options, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert first.startswith(f"{word}: ") and status == int(word != "fits")
+    if found["fleet"] is not None:
+        assert f"{found['fleet']['robots']} robots, {found['fleet']['memory_gb']:.1f} GB" in first
+        return
+    assert f"{sum(found['memory_bytes'].values()) / 1e9:.1f} GB" in first
+    if word != "does not fit":
+        assert f" {found['promised_hz']:.1f} Hz, " in first
+
+
 def test_what_is_late_is_said_and_is_the_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pi0", "--device", "orin-agx-64:30w", "--vision-hz", "30"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("late by the plan: 30 frames")
+    assert capsys.readouterr().out.splitlines()[1].startswith("late by the plan: 30 frames")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +71,7 @@ def test_a_rate_of_zero_is_neither_promised_nor_named_as_a_mend(
 ) -> None:
     command = ["plan", "pi0", "--device", "l4"]
     assert main([*command, "--vision-hz", vision, "--action-hz", action]) == 1
-    *_, promised, verdict = capsys.readouterr().out.splitlines()
+    _, verdict, *_, promised = capsys.readouterr().out.splitlines()
     assert " 0.0 " not in promised and " 0.0 " not in verdict
     assert promised.endswith("Hz of frames no chunk: lower --vision-hz") == (vision != "0")
     found = re.search(rf"(?:with| or) {mend}$", verdict)
@@ -103,10 +128,11 @@ def test_a_fleet_needs_memory_and_young_chunks_too(capsys: pytest.CaptureFixture
     fleet = ["--robots", "1", "--action-hz", "0.2"]
     assert main(["plan", "openvla", "--device", "orin-nx-16", *fleet]) == 1
     out = capsys.readouterr().out
-    assert "16.6 GB do not fit into 16" in out.splitlines()[-1] and " 0 robots can be promised" in out
+    assert "16.6 GB do not fit into 16" in out.splitlines()[1] and " 0 robots can be promised" in out
     assert main(["plan", "pi05", "--device", "orin-nx-16", *fleet]) == 0
+    assert capsys.readouterr().out.startswith("fits: ")
     assert main(["plan", "pi05", "--device", "orin-nx-16", *fleet, "--max-age", "0.1"]) == 1
-    assert "ms old when it arrives" in capsys.readouterr().out.splitlines()[-1]
+    assert "ms old when it arrives" in capsys.readouterr().out.splitlines()[1]
     assert "an engine serves no robot" in fleet_line(0, 3)
 
 

@@ -21,7 +21,7 @@ from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
 from vla_accel_ros.planning.work import PRECISIONS, Work, check_work
 from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option
-from vla_accel_ros.tools.plan.text import as_json, fleet_text, numbers_text, plan_text
+from vla_accel_ros.tools.plan.text import as_json, fleet_text, headline, numbers_text, plan_text
 
 ENGINE = ("goal", "steps", "precision", "keep_exact", "slots")
 ELSEWHERE = {"precision": tuple(name for name in PRECISIONS if name.startswith("all-"))}
@@ -86,23 +86,24 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(sizes, device, work, *pool)
     wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
     verdict = judge(plan, wanted)
-    fleet, last, late = None, verdict.line, bool(verdict.late)
+    fleet, line, late = None, verdict.line, bool(verdict.late)
     if arguments.robots is not None:
         slots, _, *rest = pool
         fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz, slots, *rest)
         one = judge(plan, Wanted(0.0, 0.0, max_age_s=age))  # the rates of all are in the fleet's plan
-        last = one.line if one.late else fleet_line(fleet.robots, arguments.robots)
+        line = one.line if one.late else fleet_line(fleet.robots, arguments.robots)
         late = bool(one.late) or fleet.robots < arguments.robots
     if arguments.json:
         print(json.dumps(as_json(plan, verdict, fleet), indent=1))
     else:
+        doubtful = bool(verdict.doubtful) and fleet is None
+        print(f"{headline(plan, fleet, late, doubtful)}\n{line}")
         print(plan_text(plan, wanted))
         print(goal_line, end="\n" if goal_line else "")
         if fleet is not None:
             print(fleet_text(fleet, arguments.robots, arguments.action_hz))
         if arguments.numbers:
             print(numbers_text(device))
-        print(last)
     return 1 if late else 0
 
 

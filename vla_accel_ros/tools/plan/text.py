@@ -7,8 +7,19 @@ from typing import Any
 
 from vla_accel_ros.planning.device import NUMBERS, Device
 from vla_accel_ros.planning.fleet import FleetPlan
+from vla_accel_ros.planning.memory import room
 from vla_accel_ros.planning.plan import Plan
 from vla_accel_ros.planning.verdict import Verdict, Wanted, rate_text
+
+
+def headline(plan: Plan, fleet: FleetPlan | None, late: bool, doubtful: bool) -> str:
+    """Return the verdict in a few words, such as "fits: 23.4 Hz, 6.1 GB": the rate of frames with a chunk
+    each, or the robots, that can be promised, and the memory."""
+    gigabytes = plan.memory.total / 1e9 if fleet is None else fleet.memory_gb
+    if gigabytes * 1e9 > room(plan.device):
+        return f"does not fit: {gigabytes:.1f} GB of {plan.device.memory_gb:g}"
+    rate = f"{rate_text(plan.vision_hz)} Hz" if fleet is None else f"{fleet.robots} robots"
+    return f"{'too slow' if late else 'may be late' if doubtful else 'fits'}: {rate}, {gigabytes:.1f} GB"
 
 
 def plan_text(plan: Plan, wanted: Wanted) -> str:
