@@ -7,8 +7,7 @@ shards of up to 7 GB and an index; dtypes as published) into a temporary folder,
 process, and lets it act once. The file is load_<device>.json: seconds and GB/s; the peak host memory besides
 the model, against 1.2 times the largest file; the peak device memory; and whether the actions are finite. The
 files come from the page cache, because they were just written. --converted also converts each checkpoint and
-loads the result; for pi0.5 it also gives the seconds to fold 10 steps, computed or read from the converted
-folder, and how far the two differ.
+loads the result; for pi0.5 it also gives the seconds to fold 10 steps.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from run import Bench, Given, main, shown
-from vla_accel_ros.models.checkpoints.conversion import Target, convert
+from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors
 from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.checkpoint import empty_openvla
@@ -192,7 +191,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     engine = Engine(policy, slots=2, answer_tokens=1)
     with engine.observe(Observation(images, np.zeros(JOINTS, np.float32), "lift the red cup", 0)) as prefix:
         actions = engine.act(prefix).actions
-    folding = fold_times(policy.model) if isinstance(policy.model, Pi) else {}
+    folding = {"fold_s": timed_fold(policy.model)} if isinstance(policy.model, Pi) else {}
     return {
         "seconds": round(seconds, 2),
         "model_gb": round(model / GB, 3),
@@ -208,22 +207,6 @@ def trained_as(folder: Path) -> str:
     """SETTINGS for a folder of openpi's, nothing for any other."""
     said = json.loads((folder / "config.json").read_text())
     return SETTINGS if "action_horizon" in said and "vla_accel_ros" not in said else ""
-
-
-def fold_times(model: Pi) -> dict[str, Any]:
-    """Seconds of folding with the data beside the weights and without it; and their difference, as a share of
-    a tensor's largest number."""
-    kept, model.fold = model.fold, None
-    found, computed = timed_fold(model)
-    if kept is None:
-        return {"fold_computed_s": found}
-    model.fold = kept
-    read, stored = timed_fold(model)
-    pairs = [(vars(stored)[name], vars(computed)[name]) for name in ("in_weight", "in_bias", "out_bias")]
-    if stored.modulation is not None and computed.modulation is not None:
-        pairs += list(zip(vars(stored.modulation).values(), vars(computed.modulation).values(), strict=True))
-    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
-    return {"fold_computed_s": found, "fold_read_s": read, "fold_apart": float(f"{apart:.2g}")}
 
 
 def timed_fold(model: Pi) -> tuple[float, Expert]:
@@ -272,7 +255,7 @@ def measure(given: Given) -> Iterator[None]:
             yield None
             if given.converted:
                 start, out = time.perf_counter(), folder.with_name(f"{name}_converted")
-                convert(folder, out, target=Target(dtype=given.dtype), trained_as=trained_as(folder))
+                convert(folder, out, trained_as=trained_as(folder))
                 seconds = time.perf_counter() - start
                 shutil.rmtree(folder)
                 converted = {**measure_load(out, given), "converting_s": round(seconds, 2)}

@@ -6,16 +6,10 @@ folder holds any is a test of its own (test_oracles.py).
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from builders import make_checkpoint, make_config
-from stored_folds import KINDS, STEPS
-
-from vla_accel_ros.models.checkpoints.conversion import Target, convert
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -42,17 +36,3 @@ def warnings_are_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         yield
-
-
-@pytest.fixture(scope="session", params=KINDS)
-def converted_with_fold(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fold of STEPS in float32; not to be changed."""
-    folder = tmp_path_factory.mktemp(request.param)
-    source = make_checkpoint(folder / "source", make_config(request.param))
-    return convert(source, folder / "out", target=Target(steps=STEPS, dtype="float32"))
-
-
-@pytest.fixture
-def with_fold(converted_with_fold: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return Path(shutil.copytree(converted_with_fold, tmp_path / "copy"))

@@ -6,9 +6,9 @@ headers of the weights. It prints a contract with everything that the model dete
 does.
 
 convert keeps the stored numbers, with checksums and their source: a policy loaded from OUT equals the
-original bit for bit. Tensors are stored as the engine reads them, with precomputed constants for the named
-steps and dtype. --plain leaves both out, for other tools, and turns a converted folder into a plain one.
---adapter merges a LoRA adapter that peft saved, in float32.
+original bit for bit. Tensors are stored as the engine reads them. --plain stores each parameter by itself,
+for other tools, and turns a converted folder into a plain one. --adapter merges a LoRA adapter that peft
+saved, in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vla_accel_ros.tools.options import engine_options, subcommand, training_option
+from vla_accel_ros.tools.options import subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,19 +37,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("path", type=Path, help="folder of a checkpoint, of any known format")
     add("out", type=Path, help="folder to write; it must not exist")
     training_option(parser)
-    add("--plain", action="store_true", help="one tensor for each parameter, nothing folded")
+    add("--plain", action="store_true", help="one tensor for each parameter")
     add(
         "--adapter",
         type=Path,
         help="folder of peft with a LoRA adapter of PATH, to be merged into the weights",
     )
-    engine_options(parser, "steps")
-    add(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        default="bfloat16",
-        help="dtype of the folded constants (default: bfloat16); weights keep their stored dtype",
-    )
+    for former in ("--steps", "--denoise-steps", "--dtype"):  # of 0.2.0, which stored constants for them
+        add(former, help=argparse.SUPPRESS)
 
 
 def inspect(arguments: argparse.Namespace) -> int:
@@ -86,10 +81,9 @@ def convert(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.models.checkpoints.progress import Meter
     from vla_accel_ros.tools.summary import prepared
 
-    target = conversion.Target(arguments.plain, arguments.steps, arguments.dtype)
     with Meter(f"converting {arguments.path.name}") as meter:
         out = conversion.convert(
-            arguments.path, arguments.out, meter, target, arguments.trained_as, arguments.adapter
+            arguments.path, arguments.out, meter, arguments.plain, arguments.trained_as, arguments.adapter
         )
     adapter = arguments.adapter
     if adapter is not None and not conversion.has_statistics(adapter):

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.conversion import FIELD, provenance_of
+from vla_accel_ros.models.checkpoints.conversion import provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.pi.stored_fold import FOLDED, StoredFold
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 
 GB, MB = 1e9, 1e6
@@ -78,9 +77,9 @@ def summary(description: Description) -> str:
 
 
 def prepared(description: Description) -> list[tuple[str, str]]:
-    """Return (name, text) pairs: what is fused and folded and, for a converted folder, its origin."""
+    """Return (name, text) pairs: what is fused and, for a converted folder, its origin."""
     provenance = provenance_of(description.folder)
-    lines = [("fused", _fused(description)), ("folded", _folded(description, provenance))]
+    lines = [("fused", _fused(description))]
     if provenance:
         lines.append(("converted", _origin(provenance)))
     return lines
@@ -100,22 +99,6 @@ def _fused(description: Description) -> str:
     size = sum(count for _, count in parts)
     return (
         f"{len(parts)} parameters as {wholes} tensors, {size / MB:,.1f} of {description.bytes / MB:,.1f} MB"
-    )
-
-
-def _folded(description: Description, provenance: dict[str, Any]) -> str:
-    if not isinstance(description.config, PiConfig):
-        return "nothing: this network has nothing to compute ahead"
-    if any(FOLDED in problem for problem in description.missing):
-        return f"{FOLDED} cannot be used, see below"
-    fold = StoredFold.find(description.folder, description.config)
-    if fold is None:
-        absent = f"{FOLDED} is not there: " if FIELD in provenance else "nothing: "
-        return absent + "constants are computed while fast stages are made"
-    steps, rule, dtype = fold.key
-    return (
-        f"{fold.bytes / MB:.2f} MB of constants for {steps} steps ({rule}'s times) of weights in {dtype}; "
-        "for other settings they are computed while fast stages are made"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +20,8 @@ from smolvla_recording import Case, make_smolvla_folder
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.checksum import sha256
-from vla_accel_ros.models.checkpoints.conversion import Target, convert, verify
+from vla_accel_ros.models.checkpoints.conversion import convert, verify
 from vla_accel_ros.models.checkpoints.safetensors_writer import write_safetensors
-from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.pi.stored_fold import MOST_STEPS, StoredFold
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD
 from vla_accel_ros.types import Observation
 
@@ -100,12 +97,7 @@ def test_it_says_where_it_comes_from(folder: Path, tmp_path: Path) -> None:
     weights |= {p.relative_to(folder).as_posix() for p in folder.glob("params/**/*") if p.is_file()}
     assert weights <= said["source_sha256"].keys()
     assert said["version"] and said["date"].endswith("+00:00")
-    expected = {"model.safetensors": said["sha256"]}
-    if describe(folder).config.kind in ("pi0", "pi05"):
-        expected["folded.safetensors"] = said["folded"]["sha256"]
-        assert said["folded"]["steps"] == 10 and said["folded"]["dtype"] == "bfloat16"
-        assert said["folded"]["time_rule"] == load_policy(folder, trained_as=answer(folder)).time_rule
-    assert verify(out) == expected
+    assert verify(out) == {"model.safetensors": said["sha256"]}
 
 
 def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -124,9 +116,7 @@ def test_progress_is_told_to_the_end(folder: Path, tmp_path: Path) -> None:
         lambda done, total: told.append((done, total)),
         trained_as=answer(folder),
     )
-    told_of = describe(out)
-    fold = StoredFold.find(out, told_of.config) if isinstance(told_of.config, PiConfig) else None
-    assert told[-1][0] == told[-1][1] == told_of.bytes + (fold.bytes if fold else 0)
+    assert told[-1][0] == told[-1][1] == describe(out).bytes
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
@@ -169,25 +159,11 @@ def test_what_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize(
-    "said", [{"steps": 0}, {"steps": -1}, {"steps": MOST_STEPS + 1}, {"dtype": "float16"}, {"dtype": "int4"}]
-)
-def test_what_cannot_be_folded_for_is_refused(said: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(said))} is "):
-        Target(**said)
-
-
-def test_a_fold_that_is_not_finite_leaves_nothing(tmp_path: Path) -> None:
-    """Numbers that float32 holds and bfloat16 does not."""
-    source = make_checkpoint(tmp_path / "source", make_config("pi0"))
-    tensors = load_file(source / "model.safetensors")
-    tensors["paligemma_with_expert.gemma_expert.model.layers.1.mlp.up_proj.weight"][0, 0] = 3.4e38
-    save_file(tensors, source / "model.safetensors")
-    with pytest.raises(ValueError, match=r"not every number is finite in .*layers\.1\.mlp\.up_proj"):
-        convert(source, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
-    out = convert(source, tmp_path / "out", target=Target(dtype="float32"))
-    assert verify(out).keys() == {"model.safetensors", "folded.safetensors"}
+def test_constants_that_a_former_version_stored_are_ignored(tmp_path: Path) -> None:
+    out = convert(make_checkpoint(tmp_path / "source"), tmp_path / "out")
+    save_file({"in_bias": torch.full((3, 8), torch.nan)}, out / "folded.safetensors")
+    assert describe(out).missing == () and verify(out).keys() == {"model.safetensors"}
+    load_policy(out)
 
 
 def test_several_statistics_stay_several(tmp_path: Path) -> None:

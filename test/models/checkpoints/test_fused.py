@@ -25,7 +25,7 @@ from torch import nn
 
 from vla_accel_ros.engine.stages.packed_stage import fuse_stack
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.checkpoints.conversion import Target, convert, verify
+from vla_accel_ros.models.checkpoints.conversion import convert, verify
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors
 from vla_accel_ros.models.checkpoints.shards import FUSED, read_headers, read_table
 from vla_accel_ros.models.checkpoints.streaming import read, same
@@ -51,8 +51,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     source = MAKERS[maker](tmp_path / "source")
     if form == "published":
         return source
-    target = Target(plain=form == "plain", steps=2)
-    return convert(source, tmp_path / "out", target=target, trained_as=answer(source))
+    return convert(source, tmp_path / "out", plain=form == "plain", trained_as=answer(source))
 
 
 def places(model: nn.Module) -> dict[str, int]:
@@ -89,7 +88,7 @@ def test_a_converted_file_has_one_tensor_and_says_its_parts(tmp_path: Path) -> N
     source = make_checkpoint(tmp_path / "source")
     plain, out = (
         load_file(source / "model.safetensors"),
-        convert(source, tmp_path / "out", target=Target(steps=2)),
+        convert(source, tmp_path / "out"),
     )
     file = out / "model.safetensors"
     found, table = load_file(file), read_headers(file)
@@ -116,10 +115,10 @@ def test_nothing_of_a_smolvla_is_fused(tmp_path: Path) -> None:
     }
 
 
-def test_plain_has_a_tensor_for_each_parameter_and_nothing_folded(tmp_path: Path) -> None:
+def test_plain_has_a_tensor_for_each_parameter(tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source")
     plain = convert(
-        convert(source, tmp_path / "out"), tmp_path / "plain", target=Target(plain=True)
+        convert(source, tmp_path / "out"), tmp_path / "plain", plain=True
     )  # and back from a converted one
     before, after = load_file(source / "model.safetensors"), load_file(plain / "model.safetensors")
     names = {"paligemma_with_expert.paligemma.lm_head.weight"}  # tied, and stored once under either name
@@ -222,7 +221,7 @@ def test_parts_that_do_not_fit_the_model_are_named(tmp_path: Path) -> None:
 def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A converted folder; not to be changed."""
     folder = tmp_path_factory.mktemp("converted")
-    return convert(MAKERS[request.param](folder / "source"), folder / "out", target=Target(steps=1))
+    return convert(MAKERS[request.param](folder / "source"), folder / "out")
 
 
 @settings(max_examples=40, deadline=None)
@@ -255,7 +254,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from vla_accel_ros.models.checkpoints import streaming
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
-from vla_accel_ros.models.checkpoints.conversion import Target, convert
+from vla_accel_ros.models.checkpoints.conversion import convert
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -264,11 +263,10 @@ def status(field):
 torch.set_num_threads(1)
 streaming.WINDOW = {window}
 small, large, out = Path({small!r}), Path({large!r}), Path({out!r})
-target = Target(steps=2, dtype="float32")
-convert(small, small.parent / "warm", target=target)
+convert(small, small.parent / "warm")
 load_policy(small.parent / "warm")
 before = status("VmRSS")
-convert(large, out, target=target)
+convert(large, out)
 print(status("VmHWM") - before)
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")

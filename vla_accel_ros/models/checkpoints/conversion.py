@@ -4,9 +4,8 @@ The source's small files are copied. Beside them are written:
 `model.safetensors`: the stored numbers, bit for bit, under our names. Projections that the engine reads as
     one tensor are stored as one (fused.py), and the header names their parts. Tensors that no code path reads
     are left out. `plain` keeps one tensor for each parameter, for other tools.
-`folded.safetensors`: the folded constants for a number of steps (stored_fold.py); pi0 and pi0.5 only.
 `config.json`: the source's config, our sizes ("vla_accel_ros") and the provenance: the source's name, format
-    and SHA-256 of every file, the SHA-256 of the new weight files, version and date.
+    and SHA-256 of every file, the SHA-256 of the new weights, version and date.
 
 A LoRA adapter can be merged (adapters.py). Its folder's small files then replace the base's, since statistics
 and settings belong to a training.
@@ -18,7 +17,7 @@ import datetime
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,15 @@ from torch import Tensor
 from vla_accel_ros.models.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
 from vla_accel_ros.models.checkpoints.checkpoint import find_format
 from vla_accel_ros.models.checkpoints.checksum import sha256
-from vla_accel_ros.models.checkpoints.description import Sizes
 from vla_accel_ros.models.checkpoints.fields import OURS, PROVENANCE
 from vla_accel_ros.models.checkpoints.formats import Contents, Weights
-from vla_accel_ros.models.checkpoints.safetensors_writer import Layout, nbytes, write_safetensors
+from vla_accel_ros.models.checkpoints.safetensors_writer import write_safetensors
 from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
-from vla_accel_ros.models.config import TRAINED_AS, PiConfig
-from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.json_file import read_json
-from vla_accel_ros.models.pi.folded import Key
-from vla_accel_ros.models.pi.stored_fold import FOLDED, MOST_STEPS, TORCH, fold_layout, write_fold
 from vla_accel_ros.models.pi.training import ask
 
-FIELD = "folded"
 SMALL = (
     "assets/**/norm_stats.json",
     "dataset_statistics.json",
@@ -58,43 +52,23 @@ STATISTICS = ("policy_preprocessor.json", "dataset_statistics.json", "assets/**/
 """Those of them with the statistics of a training."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """What to write. plain: do not fuse or fold. steps, dtype: the number of denoising steps and the dtype
-    for which constants are folded, for a flow network; dtype is "float32" or "bfloat16", that of the loaded
-    weights."""
-
-    plain: bool = False
-    steps: int = 10
-    dtype: str = "bfloat16"
-
-    def __post_init__(self) -> None:
-        flow_times(self.steps)
-        if self.steps > MOST_STEPS:
-            raise ValueError(
-                f"steps is {self.steps}; constants are folded for at most {MOST_STEPS}, so give fewer."
-            )
-        if self.dtype not in TORCH:
-            raise ValueError(f"dtype is {self.dtype!r}; use one of {', '.join(TORCH)}.")
-
-
 def convert(
     source: str | Path,
     out: str | Path,
     progress: Progress | None = None,
-    target: Target | None = None,
+    plain: bool = False,
     trained_as: str = "",
     adapter: str | Path | None = None,
 ) -> Path:
     """Write the checkpoint `source` as the new folder `out`, and return `out`.
 
-    progress: called with the bytes written of both weight files. target: None means Target().
+    progress: called with the bytes written of the weights. plain: store no projections as one.
     trained_as: as in load_policy; `out` keeps these settings, so that nothing is asked of it. adapter: a
     folder of peft with a LoRA adapter of `source`, to be merged.
     Raises ValueError, with one sentence, if `source` could not be loaded; FileExistsError if `out` exists.
     `out` appears only once it is complete.
     """
-    out, target = Path(out), target or Target()
+    out = Path(out)
     if out.exists():
         raise FileExistsError(f"{out} is there already and is not overwritten; name a folder that is not.")
     partial = out.with_name(out.name + ".partial")
@@ -119,12 +93,14 @@ def convert(
         if description.unknown:
             raise ask(contents.folder, description.unknown)
         weights = family.weights(contents)
-        written = _write(partial, description.config, weights, target, progress, source)
+        layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
+        values, fused = _finite(weights.values, source), {} if plain else _fusible(weights)
+        digest = write_safetensors(partial / SINGLE, layout, values, progress=progress, fused=fused)
         hashes |= {name: sha256(base.folder / name) for name in _weight_files(base, weights.stored)}
         provenance = {
             "source": base.folder.resolve().name,
             "format": description.format,
-            **written,
+            "sha256": digest,
             "source_sha256": dict(sorted(hashes.items())),
             "version": _version(),
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds"),
@@ -166,62 +142,25 @@ def _with_adapter(base: Contents, lora: Adapter, folder: Path) -> Contents:
     return replace(base, folder=folder, config=config, tensors=lora.merged(base.table, str(base.folder)))
 
 
-def _write(
-    folder: Path,
-    config: Sizes,
-    weights: Weights,
-    target: Target,
-    progress: Progress | None,
-    source: str | Path,
-) -> dict[str, Any]:
-    """Write the weights and the folded constants; return their part of the provenance."""
-    layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
-    key, size, folded_size = None, _size(layout), 0
-    if isinstance(config, PiConfig) and weights.time_rule and not target.plain:
-        key = Key(target.steps, weights.time_rule, target.dtype)
-        folded_size = _size(fold_layout(config, key))
-    fused = {} if target.plain else _fusible(weights)
-    values, report = _finite(weights.values, source), _part(progress, 0, size + folded_size)
-    written: dict[str, Any] = {
-        "sha256": write_safetensors(folder / SINGLE, layout, values, progress=report, fused=fused)
-    }
-    if isinstance(config, PiConfig) and key is not None:
-        digest = write_fold(folder, config, key, _part(progress, size, size + folded_size))
-        written[FIELD] = {"sha256": digest, **key._asdict()}
-    return written
-
-
-def _size(layout: Layout) -> int:
-    return sum(nbytes(entry) for entry in layout.values())
-
-
 def verify(folder: str | Path, progress: Callable[[int], object] = lambda count: None) -> dict[str, str]:
-    """Check that the weight files are still those that were converted; return the SHA-256 of each.
+    """Check that the weights are still those that were converted; return the SHA-256 of each of their files.
 
     progress: called with the byte count of each block read. Raises ValueError if a file differs, or if the
     folder records no SHA-256.
     """
-    file, provenance = Path(folder) / "config.json", provenance_of(folder)
-    folded = provenance.get(FIELD)
-    expected = {SINGLE: provenance.get("sha256")}
-    if folded is not None:
-        expected[FOLDED] = folded.get("sha256") if isinstance(folded, dict) else None
-    sums = {}
-    for name, digest in expected.items():
-        path = Path(folder) / name
-        if not isinstance(digest, str):
-            raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
-        if not path.is_file():
-            raise ValueError(f"{path} is not there, but {file} names it; copy or convert it again.")
-        sums[name] = sha256(path, progress)
-        if sums[name] != digest:
-            raise ValueError(
-                f"{path} is not what was converted (SHA-256 {sums[name][:12]}..., not {digest[:12]}...); "
-                "copy or convert it again."
-            )
-    if folded is None and (Path(folder) / FOLDED).is_file():
-        raise ValueError(f"{Path(folder) / FOLDED} is there, but {file} does not name it; remove it.")
-    return sums
+    path, digest = Path(folder) / SINGLE, provenance_of(folder).get("sha256")
+    if not isinstance(digest, str):
+        file = Path(folder) / "config.json"
+        raise ValueError(f"{file} has no {PROVENANCE}.sha256, so nothing to compare with; convert it.")
+    if not path.is_file():
+        raise ValueError(f"{path} is not there, but its config.json names it; copy or convert it again.")
+    actual = sha256(path, progress)
+    if actual != digest:
+        raise ValueError(
+            f"{path} is not what was converted (SHA-256 {actual[:12]}..., not {digest[:12]}...); "
+            "copy or convert it again."
+        )
+    return {SINGLE: actual}
 
 
 def provenance_of(folder: str | Path) -> dict[str, Any]:
@@ -229,10 +168,6 @@ def provenance_of(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / "config.json"
     provenance = read_json(file).get(PROVENANCE) if file.is_file() else None
     return provenance if isinstance(provenance, dict) else {}
-
-
-def _part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def _fusible(weights: Weights) -> dict[str, tuple[str, ...]]:

@@ -91,13 +91,11 @@ class Contents:
 class Weights(NamedTuple):
     """What a model of ours takes from a folder, as stored. stored: by the names that `vla convert` gives
     the tensors. values: read lazily. fused: the parameters that the engine reads as one tensor, see
-    models.layers.fused. time_rule: of the flow whose constants can be folded; empty if nothing can be
-    folded."""
+    models.layers.fused."""
 
     stored: Mapping[str, Stored]
     values: Iterator[tuple[str, Tensor]]
     fused: Mapping[str, tuple[str, ...]] = {}
-    time_rule: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,13 +186,12 @@ def renamed(
     table: Mapping[str, Stored],
     names: Mapping[str, str],
     fused: Mapping[str, tuple[str, ...]] | None = None,
-    time_rule: str = "",
 ) -> Weights:
     """Return the tensors named by the keys of `names`, under the names that are its values; see Weights."""
     order = reading_order(table, names)
     stored = {names[name]: table[name] for name in order}
     values = ((names[name], value) for name, value in read(table, order))
-    return Weights(stored, values, fused or {}, time_rule)
+    return Weights(stored, values, fused or {})
 
 
 def action_size(statistics: int, most: int, where: Path) -> int:

@@ -30,7 +30,6 @@ from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.training import (
     DELTA,
     HORIZON,
@@ -147,13 +146,10 @@ def load(contents: Contents, options: Options) -> Policy:
 
 
 def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
-    """Return the network of a safetensors folder, with its stored fold if there is one."""
-    fold = StoredFold.find(contents.folder, config)
+    """Return the network of a safetensors folder."""
     where, table = contents.weights, contents.table
     load_options = options.device, options.dtype, options.progress, options.layer_loaded
-    model = load_pi_model(table, config, where, *load_options)
-    model.fold = fold
-    return model
+    return load_pi_model(table, config, where, *load_options)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -178,7 +174,6 @@ def openpi_description(
     state, actions = missing.read(read_normalizers, folder, quantile, statistics, default=nothing)
     moments = Missing().read(read_moments, folder, statistics, default=(NOTHING, NOTHING))
     missing.read(load_tokenizer, folder, config.vocab)
-    missing.read(StoredFold.find, folder, config)
     if check is not None:
         missing.read(lambda: check(contents.table, config, contents.weights))
     how = "quantiles 1 and 99 %" if quantile else "mean and deviation"
@@ -228,7 +223,7 @@ def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -
     """Return the weights of a safetensors folder under openpi's names."""
     sources = pi_sources(contents.table, config, contents.weights)
     names = {source: name for name, source in sources.items()}
-    return renamed(contents.table, names, fused_parts(empty_pi(config)), conventions.time_rule)
+    return renamed(contents.table, names, fused_parts(empty_pi(config)))
 
 
 FORMAT = Format("openpi", holds, describe, load, weights, asks=True)

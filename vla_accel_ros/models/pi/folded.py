@@ -65,15 +65,6 @@ class Modulation:
         return [LayerTables(*row) for row in zip(*rows, strict=True)]
 
 
-class Key(NamedTuple):
-    """What constants were computed for. time_rule: see models.flow.sampling. dtype: torch's name of the
-    stack's dtype."""
-
-    steps: int
-    time_rule: str
-    dtype: str
-
-
 @dataclass(frozen=True)
 class Constants:
     """The fields of an Expert that are computed for its steps; None and shapes as there."""

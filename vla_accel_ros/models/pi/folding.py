@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.sampling import flow_times
-from vla_accel_ros.models.layers.few_bits import given_as, wide
+from vla_accel_ros.models.layers.few_bits import wide
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import Gemma, Layer, RMSNorm
-from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Key, Modulation, Prefix
+from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Modulation, Prefix
 from vla_accel_ros.models.pi.model import Pi, time_embedding
 
 
@@ -43,26 +43,15 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
     """Return the expert with everything of `steps` Euler steps that depends on no observation.
 
     pi0's matrices are copies, because its norms are folded into them; pi0.5 shares the model's memory.
-    Constants stored beside the weights (model.fold) are read instead of computed, if they are of the same
-    numbers, steps and rule. like: the expert of the same model for another number of steps, whose matrices
-    are reused.
-    Raises ValueError if steps or time_rule is invalid, or if the stored fold is damaged.
+    like: the expert of the same model for another number of steps, whose matrices are reused.
+    Raises ValueError if steps or time_rule is invalid.
     """
     folding = Folding(model, steps, time_rule)
-    whole = model.fold is not None and not given_as(model)  # a stored fold is of exact weights
-    stored = model.fold if model.fold is not None and whole and model.fold.fits(model) else None
-    constants = stored.constants(model) if stored is not None and stored.key == folding.key else None
-    layers = _layers(model.expert)
-    if model.config.kind == "pi0":
-        if like is not None:
-            layers = like.layers
-        elif stored is not None:
-            layers = tuple(stored.layer(index, model, layer) for index, layer in enumerate(layers))
-        else:
-            layers = tuple(map(folding.layer, _of(model.expert)))
-    elif constants is None:
+    if like is not None and model.config.kind == "pi0":
+        layers = like.layers
+    else:
         layers = tuple(map(folding.layer, _of(model.expert)))
-    return _expert(model, layers, constants or folding.constants())
+    return _expert(model, layers, folding.constants())
 
 
 def fold_layer(layer: Layer, scaled: bool) -> FoldedLayer:
@@ -101,17 +90,16 @@ def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Exp
 
 
 class Folding:
-    """Folds an expert for S steps layer by layer, so that a caller with little memory can write each layer
-    away.
+    """Folds an expert for S steps, layer by layer.
 
-    model: its expert's layers need not be loaded. times: flow times other than those of the rule.
+    times: flow times other than those of the rule.
     Raises ValueError if steps or time_rule is invalid.
     """
 
     def __init__(self, model: Pi, steps: int, time_rule: str, times: Sequence[float] | None = None) -> None:
         self._model = model
         self._times = flow_times(steps, time_rule) if times is None else list(times)
-        self.key = Key(steps, time_rule, str(model.expert.dtype).removeprefix("torch."))
+        self._steps = steps
         self._rows: list[tuple[Tensor, ...]] = []
 
     @property
@@ -137,7 +125,7 @@ class Folding:
     def constants(self) -> Constants:
         """Return the constants. For pi0.5, fold all layers first."""
         model, rows = self._model, len(self._times)
-        dt, norm = -1.0 / self.key.steps, model.expert.norm
+        dt, norm = -1.0 / self._steps, model.expert.norm
         out_weight = model.action_out_proj.weight.float() * dt
         out_bias = model.action_out_proj.bias.float() * dt
         if model.config.kind == "pi05":

@@ -37,7 +37,6 @@ from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
-from vla_accel_ros.models.pi.stored_fold import StoredFold
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import PROMPT_STATES, Policy
@@ -252,7 +251,6 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     width = action_width(contents, config, actions)
     relative = missing.read(read_relative, folder, width, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)
-    missing.read(StoredFold.find, folder, config)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
     notes = delay_notes(contents, config.horizon, missing)
     notes += missing.read(lambda: [version_note(contents, relative)], default=[])

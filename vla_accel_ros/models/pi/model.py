@@ -10,7 +10,6 @@ for them; masks are for training batches. Parameter names are those of the openp
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
 from vla_accel_ros.models.layers.vision import Embeddings, SigLIP
-from vla_accel_ros.models.pi.folded import Constants, FoldedLayer, Key
 
 __all__ = ["KV", "Pi", "time_embedding"]
 
@@ -32,24 +30,6 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
     period = MIN_PERIOD * (MAX_PERIOD / MIN_PERIOD) ** fraction
     angles = (1.0 / period * 2 * math.pi) * t.double()[..., None]
     return torch.cat((angles.sin(), angles.cos()), dim=-1).to(t.dtype)
-
-
-class Fold(Protocol):
-    """A network's folded constants, computed earlier; see stored_fold.StoredFold."""
-
-    @property
-    def key(self) -> Key:
-        """What it was computed for."""
-
-    def fits(self, model: Pi) -> bool:
-        """Return whether it was computed from this model's numbers."""
-
-    def constants(self, model: Pi) -> Constants:
-        """Return the constants on the model's device. Raises ValueError if they are damaged."""
-
-    def layer(self, index: int, model: Pi, fused: FoldedLayer) -> FoldedLayer:
-        """Return a layer of pi0 with the norms folded in. fused: the layer without them. Raises as
-        constants."""
 
 
 class VisionTower(nn.Module):
@@ -110,12 +90,7 @@ class PaliGemmaWithExpert(nn.Module):
 
 
 class Pi(nn.Module):
-    """A pi0 or pi0.5 network of the given sizes, randomly initialised.
-
-    fold: constants stored beside the weights, for models.pi.folding; None without them.
-    """
-
-    fold: Fold | None = None
+    """A pi0 or pi0.5 network of the given sizes, randomly initialised."""
 
     def __init__(self, config: PiConfig) -> None:
         super().__init__()

@@ -37,7 +37,6 @@ from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slic
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.conventions import OPENPI
 
 PARAMS, METADATA = "params", "_METADATA"
 DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
@@ -175,7 +174,7 @@ def weights(contents: Contents) -> Weights:
     stored = stored_parameters(arrays, contents.folder)
     config = read_config(contents, arrays)
     pi_sources(stored, config, contents.folder / PARAMS)
-    return Weights(stored, _values(arrays), fused_parts(empty_pi(config)), OPENPI.time_rule)
+    return Weights(stored, _values(arrays), fused_parts(empty_pi(config)))
 
 
 def _values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:
