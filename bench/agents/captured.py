@@ -19,10 +19,10 @@ from torch import Tensor
 
 from agents.durations import mode_of
 from agents.model import AgentModel, attend_chunk, attend_rows, attend_whole
+from agents.rules import SCREENS_FIRST, SHARED
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.lanes.partitions import divide
-from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED
 from vla_accel_ros.engine.stages.stage import no_collection
 
 BATCHES = (1, 2, 4, 8, 16, 32)

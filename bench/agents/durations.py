@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agents.rules import SCREENS_FIRST, SHARED, Beside, best_splits
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED, Beside, best_splits
 from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch
 
 BESIDE_BATCH = 4

@@ -13,7 +13,7 @@ import torch
 
 from agents.captured import Captured, Stage
 from agents.durations import BESIDE_BATCH, Durations
-from vla_accel_ros.engine.policies.agents import SHARED, Beside
+from agents.rules import SHARED, Beside
 
 ENCODES, PREFILLS, STEPS = 4, 8, 20
 """Runs of each stage."""

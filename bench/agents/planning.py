@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.durations import BESIDE_BATCH, Durations, nearest
-from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Share, Table
+from agents.rules import PAUSED, SCREENS_FIRST, SHARED, Share, Table
 from vla_accel_ros.engine.request import ENCODE, PREFILL
 
 Floats = NDArray[np.float64]

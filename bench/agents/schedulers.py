@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agents.rules import LANGUAGE, VISION, ChunkedPrefill, PrefillFirst, SideBySide
 from agents.tuning import Settings
-from vla_accel_ros.engine.policies.agents import LANGUAGE, VISION, ChunkedPrefill, PrefillFirst, SideBySide
 from vla_accel_ros.engine.policies.policy import Policy
 
 ONE, TWO = ("main",), (VISION, LANGUAGE)

@@ -14,7 +14,7 @@ from typing import Any
 
 from agents.durations import Durations
 from agents.planning import Chain, Rule, of_shares, prefill_first
-from vla_accel_ros.engine.policies.agents import Share, Table
+from agents.rules import Share, Table
 from vla_accel_ros.engine.request import ENCODE, PREFILL
 
 LIMITS = (5, 7, 10, 15)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from agents.captured import BATCHES
 from agents.durations import Durations
+from agents.rules import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
 from agents.schedulers import ADAPTIVE, PLANNED, STATIC
 from agents.tuning import Settings
-from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Beside, Share, Table
 from vla_accel_ros.engine.request import ENCODE, PREFILL
 
 DURATIONS = Durations(

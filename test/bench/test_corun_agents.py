@@ -13,6 +13,7 @@ from agent_durations import DURATIONS, SETTINGS
 
 from agents.durations import Durations, read
 from agents.planning import Chain, of_shares, prefill_first
+from agents.rules import PAUSED, SCREENS_FIRST, SHARED, Share
 from agents.schedulers import (
     ADAPTIVE,
     CHUNKED,
@@ -28,7 +29,6 @@ from agents.simulation import Simulation
 from agents.tuning import adaptive, tuned
 from agents.workload import Arrival, Served, at_once, figures, mg1_s, poisson, same_s, within
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.agents import PAUSED, SCREENS_FIRST, SHARED, Share
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 
 PROMPT, CHUNK, TOKENS = 64, 16, (2, 6)

@@ -11,11 +11,11 @@ from agents.captured import Captured
 from agents.durations import read
 from agents.measured import measure
 from agents.model import TINY, AgentModel
+from agents.rules import SCREENS_FIRST, SHARED
 from agents.runner import AgentRunner
 from agents.schedulers import FIFO, LANES, make
 from agents.workload import Agents, Arrival
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.agents import SCREENS_FIRST, SHARED
 from vla_accel_ros.engine.request import ASK, Request
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 

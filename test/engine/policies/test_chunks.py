@@ -27,7 +27,7 @@ def chosen(policy: WholeChunks, *ready: Request) -> tuple[Request, ...]:
     return () if batch is None else batch.requests
 
 
-@pytest.mark.parametrize("name", ["agents", "chunks", "tokens", "text", "policy"])
+@pytest.mark.parametrize("name", ["chunks", "tokens", "text", "policy"])
 def test_a_policy_plans_where_there_is_no_torch(name: str) -> None:
     code = (
         f"import sys, vla_accel_ros.engine.policies.{name}, vla_accel_ros.engine.request\n"

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.agents import (
+from agents.rules import (
     LANGUAGE,
     PAUSED,
     SCREENS_FIRST,
@@ -22,6 +21,7 @@ from vla_accel_ros.engine.policies.agents import (
     best_splits,
     expected_s,
 )
+from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 
 NOVA = {ENCODE: Share(24, 12, 4), PREFILL: Share(30, 12, 6)}
