@@ -297,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS + 32, 1)
         return;
     }
 
-    int team = threadIdx.x / TEAM, number = rank * TEAMS + team;
+    int team = group_of(TEAM), number = rank * TEAMS + team;
     Part part = part_of(a, number, sequence);
     int row = threadIdx.x % TEAM / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
     int visible[2];  // tail keys that the thread's two rows see

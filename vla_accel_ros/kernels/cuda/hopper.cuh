@@ -10,6 +10,9 @@ struct __align__(64) TensorMap {
 };
 
 __device__ __forceinline__ u32 shared(const void *at) { return u32(__cvta_generic_to_shared(at)); }
+// Number of the thread's group of so many threads, the same for a warp: without the exchange the compiler
+// does not know that, and makes every wgmma descriptor in vector registers.
+__device__ __forceinline__ int group_of(int threads) { return __shfl_sync(~0u, threadIdx.x / threads, 0); }
 // The same address in the shared memory of another block of the cluster.
 __device__ __forceinline__ u32 at_rank(u32 address, int rank) {
     u32 there;
@@ -30,7 +33,7 @@ __device__ __forceinline__ float power(float x) {  // 2^x
 }
 __device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the logistic function of 2 z
     float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return __fdividef(x, 1.0f + exp2f(-2.8853900817779268f * z));
+    return __fdividef(x, 1.0f + power(-2.8853900817779268f * z));
 }
 
 // Barriers in shared memory (mbarrier). time: how many phases were completed before.

@@ -59,6 +59,15 @@ __device__ __forceinline__ int table_row(const Arguments &a, int row) {
     return a.table_at ? a.table_at[sequence] : sequence;
 }
 
+// The two halves of a block's columns, but for `project`: gates and ups, or low and high halves of a head.
+__device__ __forceinline__ int low_column(const Arguments &a) {
+    int first = blockIdx.x * (COLUMNS / 2);
+    return KIND == ROTARY_QKV ? first / a.half * 2 * a.half + first % a.half : first;
+}
+__device__ __forceinline__ int halves_apart(const Arguments &a) {
+    return KIND == GATED_UP ? a.columns : a.half;
+}
+
 __device__ __forceinline__ void multipliers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 struct Memory {
@@ -87,7 +96,7 @@ struct Place {
     int group, thread;
     int row, pair;  // of the tile, that the thread stores: of every eight columns, pair and pair + 1
     __device__ __forceinline__ Place() {
-        group = threadIdx.x / 128, thread = threadIdx.x % 128;
+        group = group_of(128), thread = threadIdx.x % 128;
         row = thread / 32 * 16 + group * 8 + thread % 32 / 4, pair = thread % 4 * 2;
     }
 };
@@ -103,27 +112,43 @@ __device__ __forceinline__ void leave_factors(const Arguments &a, const Memory &
     for (int group = quarter * each; group < end; ++group) sum += from[group * a.room];
     m.factors[quarter * ROWS + row] = sum;
 }
-__device__ __forceinline__ float factor_of(const Arguments &a, const Memory &m, int row) {
+__device__ __forceinline__ float factor_of(const Memory &m, int row, float share) {
     float sum =
         (m.factors[row] + m.factors[ROWS + row]) + (m.factors[2 * ROWS + row] + m.factors[3 * ROWS + row]);
-    return rsqrtf(sum / a.width + EPS);
+    return rsqrtf(sum * share + EPS);
+}
+
+// Of a row, besides its sums, and read before they are there: the biases of both halves of its columns, and
+// the share of one column in the mean of squares.
+struct Shift {
+    float2 low[COLUMNS / 16], high[COLUMNS / 16];
+    float share;
+};
+__device__ __forceinline__ Shift shift_of(const Arguments &a, int first_row, Place p) {
+    Shift shift;
+    shift.share = 1.0f / a.width;
+    int at = first_row + p.row;
+    bool any = a.bias && at < a.rows;
+    const float2 none = make_float2(0, 0);
+    const float *bias = a.bias + (any ? table_row(a, at) * a.bias_stride + low_column(a) + p.pair : 0);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+        shift.low[i] = any ? *reinterpret_cast<const float2 *>(bias + 8 * i) : none;
+        shift.high[i] = any ? *reinterpret_cast<const float2 *>(bias + halves_apart(a) + 8 * i) : none;
+    }
+    return shift;
 }
 
 #if KIND == GATED_UP
 __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
-                                      int first_row, Place p) {
+                                      int first_row, Place p, const Shift &shift) {
     int column = blockIdx.x * (COLUMNS / 2) + p.pair, at = first_row + p.row;
     if (at >= a.rows) return;
-    float factor = factor_of(a, m, p.row);
-    const float *bias = a.bias ? a.bias + table_row(a, at) * a.bias_stride + column : nullptr;
+    float factor = factor_of(m, p.row, shift.share);
     u16 *to = a.out + (long long)at * a.columns + column;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
-        float2 gates = make_float2(0, 0), ups = gates;
-        if (bias) {
-            gates = *reinterpret_cast<const float2 *>(bias + 8 * i);
-            ups = *reinterpret_cast<const float2 *>(bias + a.columns + 8 * i);
-        }
+        float2 gates = shift.low[i], ups = shift.high[i];
         float first = gelu(v[2 * i] * factor + gates.x) * (v[SUMS / 4 + 2 * i] * factor + ups.x);
         float second = gelu(v[2 * i + 1] * factor + gates.y) * (v[SUMS / 4 + 2 * i + 1] * factor + ups.y);
         *reinterpret_cast<u32 *>(to + 8 * i) = pack(first, second);
@@ -165,21 +190,15 @@ __device__ __forceinline__ Turn turn_of(const Arguments &a, int first_row, Place
     return turn;
 }
 __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
-                                      int first_row, Place p, const Turn &turn) {
-    int first = blockIdx.x * (COLUMNS / 2), column = first / a.half * 2 * a.half + first % a.half + p.pair;
-    int at = first_row + p.row;
-    if (at >= a.rows) return;
-    float factor = factor_of(a, m, p.row);
-    const float *bias = a.bias ? a.bias + table_row(a, at) * a.bias_stride + column : nullptr;
+                                      int first_row, Place p, const Turn &turn, const Shift &shift) {
+    if (first_row + p.row >= a.rows) return;
+    float factor = factor_of(m, p.row, shift.share);
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
-        float2 low = make_float2(v[2 * i] * factor, v[2 * i + 1] * factor);
-        float2 high = make_float2(v[SUMS / 4 + 2 * i] * factor, v[SUMS / 4 + 2 * i + 1] * factor);
-        if (bias) {
-            float2 one = *reinterpret_cast<const float2 *>(bias + 8 * i);
-            float2 other = *reinterpret_cast<const float2 *>(bias + a.half + 8 * i);
-            low.x += one.x, low.y += one.y, high.x += other.x, high.y += other.y;
-        }
+        float2 add_low = shift.low[i], add_high = shift.high[i];
+        float2 low = make_float2(v[2 * i] * factor + add_low.x, v[2 * i + 1] * factor + add_low.y);
+        float2 high = make_float2(v[SUMS / 4 + 2 * i] * factor + add_high.x,
+                                  v[SUMS / 4 + 2 * i + 1] * factor + add_high.y);
         float2 c = turn.cosine[i], s = turn.sine[i];
         *reinterpret_cast<u32 *>(turn.to + 8 * i) =
             pack(low.x * c.x - high.x * s.x, low.y * c.y - high.y * s.y);
@@ -297,10 +316,8 @@ __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &
 #if KIND == PROJECT
         load_tile(to, w_map, x, blockIdx.x / SPLIT * COLUMNS, barrier, policy);
 #else
-        int first = blockIdx.x * (COLUMNS / 2), apart = KIND == GATED_UP ? a.columns : a.half;
-        if (KIND == ROTARY_QKV) first = first / a.half * 2 * a.half + first % a.half;
-        load_tile(to, w_map, x, first, barrier, policy);
-        load_tile(to + W_BYTES / 2, w_map, x, first + apart, barrier, policy);
+        load_tile(to, w_map, x, low_column(a), barrier, policy);
+        load_tile(to + W_BYTES / 2, w_map, x, low_column(a) + halves_apart(a), barrier, policy);
 #endif
     }
 }
@@ -403,6 +420,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
 #else
         if (TILES > 1) m.factors = m.parts + tile % 2 * FACTORS;  // the others may still be read
         leave_factors(a, m, first_row);
+        Shift shift = shift_of(a, first_row, place);
 #endif
         float c[SUMS];
         multiply_tile(m, c, chunks, tile * chunks, tile, place);
@@ -433,9 +451,9 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
             store(a, m, quads[time], time * MULTIPLIERS + threadIdx.x, rank);
         if (TILES > 1 && !last) __syncwarp(), cluster_arrive();
 #elif KIND == GATED_UP
-        store(a, m, v, first_row, place);
+        store(a, m, v, first_row, place, shift);
 #else
-        store(a, m, v, first_row, place, turn);
+        store(a, m, v, first_row, place, turn, shift);
         if (TILES > 1 && tile + 1 < tiles) turn = turn_of(a, first_row + ROWS, place);
 #endif
     }

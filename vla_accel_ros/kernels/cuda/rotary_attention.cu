@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + BRINGERS, 1)
     show_engines();
     multipliers_meet();
 
-    int group = threadIdx.x / 128, thread = threadIdx.x % 128;
+    int group = group_of(128), thread = threadIdx.x % 128;
     int row = thread / 32 * 16 + thread % 32 / 4, pair = thread % 4 * 2;
     int visible[2];  // end of the keys that the thread's two rows see
 #pragma unroll

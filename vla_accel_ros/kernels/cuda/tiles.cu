@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         return;
     }
 
-    int group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+    int group = group_of(128), thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     int own_column = p.part * OWN + lane % 4 * 2;
     float c[SUMS];
 #pragma unroll

@@ -44,7 +44,6 @@ def _embed(
     row = tl.minimum(row, rows - 1)
     sequence = row // tokens
     token = row % tokens - (tokens - horizon)
-    table = table_row(table_at, sequence * horizon + tl.maximum(token, 0) if PER_ACTION else sequence)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_ok = column < width
     c = tl.arange(0, BLOCK_A)
@@ -52,6 +51,7 @@ def _embed(
     w = tl.load(in_weight + column[None, :] * A + c[:, None], mask=w_ok, other=0.0)
     if PDL:
         after_previous()
+    table = table_row(table_at, sequence * horizon + tl.maximum(token, 0) if PER_ACTION else sequence)
     to_x = x + (sequence * horizon + token)[:, None] * A + c[None, :]
     actions = tl.load(to_x, mask=(row_ok & (token >= 0))[:, None] & (c < A)[None, :], other=0.0)
     embedded = tl.dot(actions, w, input_precision=EXACT)
