@@ -9,9 +9,7 @@ from pathlib import Path
 
 import block_shapes
 import corun
-import fleet_admission
 import fleet_replicas
-import fleet_validation
 import guided
 import handover
 import numpy as np
@@ -19,14 +17,9 @@ import pytest
 import torch
 from builders import make_config
 
-from eight_bits import outliers
-from fleets import simulated
 from fleets.admitting import half
 from fleets.loads import make_trace, most_robots
 from fleets.serving import options_of
-from fleets.simulated import Engine as SimulatedEngine
-from fleets.simulated import SimulatedReplica
-from fleets.simulated import measure as measure_replica
 from grids.oxygen import arrivals
 from shaping.fit import fitted
 from shaping.measured import load
@@ -41,7 +34,6 @@ from tables.forms import RESULTS, result
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.kernels.block_shapes import ROWS
-from vla_accel_ros.models.calibration import products
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.tools.bench.policies import random_observation, random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
@@ -166,28 +158,6 @@ def test_both_sides_of_the_comparison_compute_the_same(kind: str) -> None:
     assert relative(ours.actions, plain(model, inputs, steps=3)()) < 1e-4
     for part in ours.parts().values():
         part()
-
-
-@pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
-@torch.inference_mode()
-def test_outliers_are_large_and_the_function_is_the_same(config: PiConfig) -> None:
-    sized = outliers.sized(config, full=False, small=True)
-    model, given = random_model(sized, CPU), random_inputs(sized, 2, 20, CPU)
-    largest: dict[str, float] = {}
-
-    def see(name: str, rows: torch.Tensor) -> None:
-        columns = rows.flatten(0, -2).abs().amax(0)
-        largest[name] = float(columns.max() / columns.median())
-
-    groups = products(model)
-    for name, group in groups.items():
-        group[0].register_forward_pre_hook(lambda module, seen, name=name: see(name, seen[0]))
-    before, ordinary = plain(model, given)(), dict(largest)
-    outliers.add_outliers(model, 0)
-    after = plain(model, given)()
-    assert (after - before).norm() < 1e-4 * before.norm()
-    for name in groups:
-        assert (largest[name] > 2 * ordinary[name]) == (not name.endswith("fc2")), name
 
 
 def test_constants_are_fitted_to_what_was_measured() -> None:
@@ -325,28 +295,6 @@ def test_a_setting_that_cannot_be_is_refused(word: str) -> None:
     assert options_of("staggered=8,seats_by_load=true") == {"staggered": 8, "seats_by_load": True}
 
 
-def test_what_a_simulated_replica_measures_is_its_own_rate() -> None:
-    engine = SimulatedEngine((10.0, 20.0, 40.0), (1.0, 1.0, 1.0))
-    known = measure_replica(engine, fleet_admission.BATCHES).profile.known()
-    assert known["serve", 1] == pytest.approx(0.02, rel=0.1) and known["frames", 4] > 0.04
-    assert known["serve", 4] / 4 == pytest.approx(0.01 + 10 * 0.001 / 4, rel=0.1)
-
-
-def test_twice_as_many_robots_on_two_engines_wait_as_long_as_on_one() -> None:
-    engine, config = fleet_admission.ENGINES["pi0.5, 2 views, H200"], fleet_admission.BATCHES
-    profile = measure_replica(engine, config).profile
-
-    def p99_s(engines: int) -> float:
-        replicas = [SimulatedReplica(engine, config, seed, name=f"gpu{seed}") for seed in range(engines)]
-        for one in replicas:
-            one.profile = profile
-        run = simulated.play(replicas, 40 * engines, 3.0, 0.1, 1.0, 4.0, seed=1)
-        assert run.stall < 0.001
-        return float(np.percentile(run.took_s, 99))
-
-    assert p99_s(2) < 1.2 * p99_s(1)
-
-
 def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     hz = {"local": 9.0, "ray, first": 10.0, "ray, second": 12.0, "ray, both": 22.0}
     cases = [{"case": name, "saturated": {"chunks_hz": each}} for name, each in hz.items()]
@@ -354,12 +302,6 @@ def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     cases[2]["saturated"] = {"chunks_hz": 0.0}
     with pytest.raises(RuntimeError, match="the second replica made no chunk while saturated"):
         fleet_replicas.speedup(cases)
-
-
-def test_pairs_of_chunks_of_two_robots_are_compared() -> None:
-    one = [("/a", 0), ("/b", 0), ("/a", 1)]
-    assert fleet_validation.same_order(one, one) == 1.0
-    assert fleet_validation.same_order(one, [("/b", 0), ("/a", 0), ("/a", 1)]) == 0.5
 
 
 def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
@@ -373,18 +315,6 @@ def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
         {"policy": "adaptive", "load": 0.8, "max_below": 0.25, "average_below": 0.2, "requests_over": 0.8}
     ]
     assert corun.against_best(others) == corun.against_best([ours]) == []
-
-
-def test_the_published_decisions_of_a_thousand_robots_take_a_millisecond_at_most() -> None:
-    rows = result("fleet_decision")["steps"]
-    assert {row["robots"] for row in rows} == {1000} and len(rows) == 2 * len(BUILT_IN[FLEET_RULES])
-    assert max(row["cpu_ms"]["p99"] for row in rows) <= 1.0
-    assert min(row["waiting"] for row in rows if row["fleet"] == "all wait") > 800
-
-
-def test_the_published_predictions_of_admission_are_nearly_all_within_five_percent() -> None:
-    errors = [abs(row["error"]) for row in result("fleet_admission")["simulated"]]
-    assert sum(error <= 0.05 for error in errors) >= 14 and max(errors) <= 0.06
 
 
 def test_node_and_simulator_agree_in_the_published_run() -> None:

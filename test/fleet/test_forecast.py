@@ -241,7 +241,7 @@ def test_replicas_add_up_and_what_is_slower_makes_less() -> None:
 
 
 def test_about_as_many_fit_as_did_on_an_h200() -> None:
-    """Which was one draw of phases; draws lie further apart than that (bench/fleet_admission.py)."""
+    """Which was one draw of phases; draws lie further apart (bench/results/fleet_admission.json)."""
     (found,) = json.loads((RESULTS / "fleet.json").read_text())["admission"]
     curve = tuple(sorted((int(batch), 1e-3 * ms) for batch, ms in found["curve_ms"].items()))
     known = Measured(curve, limit=curve[-1][0], config=STAGGERED)

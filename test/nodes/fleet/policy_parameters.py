@@ -4,14 +4,16 @@ its rule chooses. Both wait at 100 s; /old began long ago, /new has more motion 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import rclpy
 from fleet_builders import make_request
+from fleet_stand_ins import TimedReplica
 from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.parameter import Parameter
 
-from fleet_replay.scheduler import ReplayNode
-from fleet_replay.tasks import make_tasks
-from vla_accel_ros.fleet.simulator import traces
+from vla_accel_ros.nodes.fleet.engines import Making
+from vla_accel_ros.nodes.fleet.node import FleetSchedulerNode
 
 NOW_S = 100.0
 OF_KAIROS = (
@@ -23,13 +25,30 @@ OF_SRPT = make_request("/old", 0.0, rounds=2), make_request("/new", 90.0, rounds
 """14 rounds are left, or 6, of 16; the ages are 100 s and 10 s."""
 
 
+class TimedEngines:
+    """Of a replica without a model."""
+
+    engine = None
+    replicas = (TimedReplica(),)
+    updates = 0
+
+    def close(self) -> None:
+        pass
+
+
+class Node(FleetSchedulerNode):
+    def _start(self, making: Making) -> Any:
+        return TimedEngines()
+
+
 def main() -> int:
     rclpy.init(args=sys.argv)
-    node = ReplayNode(traces.of_rounds(make_tasks(3, 1.6, 0)))
+    node = Node()
+    node.set_parameters([Parameter("model", value="none")])
     assert node.trigger_configure() == TransitionCallbackReturn.SUCCESS, node.trouble
     assert node._scheduler is not None
     ready = OF_SRPT if node.get_parameter("rule").value == "aged_srpt" else OF_KAIROS
-    batch = node._scheduler._dispatcher.rule.next("replay", ready, NOW_S)
+    batch = node._scheduler._dispatcher.rule.next("r", ready, NOW_S)
     assert batch is not None
     print(batch.requests[0].robot)
     node.end()

@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("policy_parameters.py")
 def test_a_parameter_of_the_node_reaches_its_policy(
     ros_domain: int, tmp_path: Path, policy: str, parameter: str, values: dict[str, str]
 ) -> None:
-    paths = [ROOT, ROOT / "bench", ROOT / "test" / "fleet"]
+    paths = [ROOT, ROOT / "test" / "fleet"]
     environment = {**node_environment(tmp_path), "PYTHONPATH": ":".join(map(str, paths))}
     for first, value in values.items():
         words = ["--ros-args", "-p", f"policy:={policy}", "-p", f"{parameter}:={value}"]
