@@ -32,7 +32,7 @@ def test_answers_vary(kind: str) -> None:
     assert_varied(answers)
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, 4])
 def test_action_tokens_vary(seed: int, tmp_path: Path) -> None:
     policy = load_policy(make_openvla_folder(tmp_path, seed=seed))
     with torch.inference_mode():

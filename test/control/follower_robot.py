@@ -80,14 +80,15 @@ class Robot:
     def measured(self) -> np.ndarray:
         return self.reference()[0] + self.sag if self.placed is None else self.placed
 
-    def go(self, seconds: float = 0.6, goal: float = 1.5) -> None:
-        """Run with joints that follow; seconds: from when it runs."""
+    def go(self, seconds: float = 0.6, goal: float = 1.5) -> Robot:
+        """Run with joints that follow; seconds: from when it runs. Returns itself."""
         for _ in range(20):
             self.run(0.1, goal)
             self.placed = None
             if MotionState.RUNNING in self.states:
                 break
         self.run(seconds, goal)
+        return self
 
     def send(self, goal: float, stamp_ns: int) -> None:
         self.request += 1

@@ -58,22 +58,6 @@ def ids(said: list[Said], number: int) -> list[int]:
     return [one.token for one in said if one.answer.number == number and one.token is not None]
 
 
-def test_frames_join_and_leave_one_batch() -> None:
-    pool, pages = make_pools()
-    answers, said, batch = Answers(MODEL, pool, pages, stop=None), [], []
-    for scene in range(6):
-        slot, tokens, hidden = observe(pool, scene)
-        assert answers.begin(slot, tokens, hidden, max_tokens=3).number == scene
-        pool.release(slot)
-        batch.append(len(answers.open))
-        said += answers.advance()
-    while answers.open:
-        said += answers.advance()
-    assert batch == [1, 2, 3, 3, 3, 3]
-    assert [ids(said, scene) for scene in range(6)] == [alone(scene, 3, None) for scene in range(6)]
-    assert [one.answer.number for one in said if one.finished] == list(range(6))
-
-
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), together=st.booleans())
 def test_any_schedule_says_the_same(data: st.DataObject, together: bool) -> None:
@@ -141,22 +125,6 @@ def test_a_forward_that_fails_costs_no_answer_anything(fails: str, monkeypatch: 
     monkeypatch.undo()
     assert [ids(said, scene) for scene in range(2)] == [alone(scene, 9 - scene, None) for scene in range(2)]
     assert failed >= 7
-
-
-def test_an_action_on_the_same_prefix_is_not_disturbed() -> None:
-    """One prefill feeds both: the flow before and after an answer is the same to the bit."""
-    pool, pages = make_pools()
-    slot, tokens, hidden = observe(pool, 2)
-    made = torch.Generator().manual_seed(0)
-    noise = torch.randn(1, MODEL.config.horizon, MODEL.config.action_dim, generator=made)
-    with torch.inference_mode():
-        before = MODEL.velocity(noise, torch.ones(1), None, pool.view(slot, tokens))
-        answers = Answers(MODEL, pool, pages, stop=None)
-        answers.begin(slot, tokens, hidden, max_tokens=5)
-        while answers.open:
-            answers.advance()
-        after = MODEL.velocity(noise, torch.ones(1), None, pool.view(slot, tokens))
-    assert torch.equal(before, after)
 
 
 def test_what_cannot_be() -> None:

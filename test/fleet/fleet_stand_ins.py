@@ -221,6 +221,11 @@ class Fleet:
     def ask(self, robot: str, number: int = 0, **fields: Any) -> None:
         self.scheduler.asked(make_request(robot, number, **fields), self.now_s)
 
+    def begin(self, robot: str, number: int = 0, **fields: Any) -> None:
+        """The robot asks, and what can be computed is begun."""
+        self.ask(robot, number, **fields)
+        self.step()
+
     def question(self, robot: str, number: int = 0, **fields: Any) -> None:
         self.scheduler.questioned(make_request(robot, number, within_s=9.0, **fields), self.now_s)
 

@@ -90,8 +90,7 @@ def test_chunks_are_answered_while_a_robot_is_judged_and_it_is_told_when_it_is(
     assert admitted(fleet) == ["/a"]
     fleet.describe("/b", chunks_per_s=2.0)
     fleet.ask("/a")
-    fleet.ask("/b")
-    fleet.step()
+    fleet.begin("/b")
     assert fleet.told.refusals() == ["the scheduler is computing whether this robot fits"]
     assert fleet.told.answers[-1].retry_s <= 1.0, "it may ask again soon"
     fleet.serve(0.05)

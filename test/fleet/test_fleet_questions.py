@@ -29,8 +29,7 @@ def refusals(fleet: Fleet) -> list[str]:
 def test_a_replica_answers_beside_the_chunks_and_takes_no_room_of_theirs() -> None:
     fleet = Fleet("/a", "/b", replicas=[answering()])
     fleet.question("/a", 7)
-    fleet.ask("/b")
-    fleet.step()
+    fleet.begin("/b")
     assert list(fleet.replica.questions.values()) and fleet.replica.room() == 0
     fleet.replica.say("a red block")
     fleet.serve(0.1)

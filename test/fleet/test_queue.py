@@ -127,8 +127,7 @@ def test_each_request_is_where_it_belongs_and_nothing_is_kept_of_others() -> Non
 def test_what_was_computed_by_a_replica_that_is_lost_waits_where_it_waited() -> None:
     fleet = Fleet("/a", "/b", "/c")
     for name in ("/a", "/b", "/c"):
-        fleet.ask(name)
-        fleet.step()
+        fleet.begin(name)
     fleet.replica.die()
     fleet.step()
     waiting = fleet.scheduler._queue.waiting.values()

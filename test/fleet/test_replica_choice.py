@@ -39,8 +39,7 @@ def begun(fleet: Fleet) -> dict[str, list[str]]:
 def test_one_goes_to_the_edge_and_waits_for_it_where_the_cloud_is_no_sooner() -> None:
     fleet = make_fleet(network_s=0.21)
     for number in range(3):
-        fleet.ask(f"/r{number}")
-        fleet.step()
+        fleet.begin(f"/r{number}")
     # The edge answers at 0.1, 0.2 and 0.3 s, the cloud would at 0.31 s.
     assert begun(fleet) == {"edge": ["/r0"], "cloud": []}
 
@@ -83,13 +82,11 @@ def test_the_choice_is_the_same_each_time() -> None:
 def test_a_lost_edge_is_none_and_one_that_came_back_is_the_first_again() -> None:
     fleet = make_fleet(network_s=5.0)
     fleet.replica.die()
-    fleet.ask("/r0")
-    fleet.step()
+    fleet.begin("/r0")
     assert begun(fleet) == {"edge": [], "cloud": ["/r0"]}  # however far
     fleet.replica.dead = False
     fleet.replica.known = {f"/r{number}" for number in range(6)}
-    fleet.ask("/r1")
-    fleet.step()
+    fleet.begin("/r1")
     assert begun(fleet) == {"edge": ["/r1"], "cloud": ["/r0"]}
 
 
@@ -104,18 +101,15 @@ def test_an_edge_that_is_late_is_passed_by_and_an_emergency_waits_for_none() -> 
     fleet.step(0.15)
     assert begun(fleet)["cloud"] == ["/r1"]
     fleet = make_fleet(network_s=5.0)
-    fleet.ask("/r0")
-    fleet.step()
-    fleet.ask("/r1", priority=EMERGENCY)
-    fleet.step()
+    fleet.begin("/r0")
+    fleet.begin("/r1", priority=EMERGENCY)
     assert begun(fleet)["cloud"] == ["/r1"]
 
 
 def test_who_was_called_for_the_edge_is_left_to_it_for_a_while() -> None:
     settings = Settings(stale_s=0.2, call_s=0.1, gone_s=99.0, serve_s=9.0)
     fleet = make_fleet(network_s=5.0, settings=settings)
-    fleet.ask("/r0")
-    fleet.step()
+    fleet.begin("/r0")
     fleet.ask("/r1", age_s=1.0)
     fleet.step(0.05)  # the edge is expected to be done within call_s
     assert [round_.robot for round_ in fleet.told.calls] == ["/r1"]
@@ -180,8 +174,7 @@ def test_one_that_is_twice_as_slow_gets_half_as_many() -> None:
 
 def answered_after(fleet: Fleet, took_s: float) -> str:
     """A robot asks, and its replica answers after so long. Returns the replica's name."""
-    fleet.ask("/r0", number=sum(shares(fleet)))
-    fleet.step()
+    fleet.begin("/r0", number=sum(shares(fleet)))
     (one,) = (one for one in fleet.replicas if one.jobs)
     fleet.now_s += took_s
     one.finish()
@@ -226,8 +219,7 @@ def hedged(takes_s: float = 0.1) -> Fleet:
     """A fleet whose edge took so long for as many requests as it takes to know."""
     fleet = make_fleet(network_s=5.0, settings=Settings(stale_s=99.0, gone_s=99.0, serve_s=1.0, hedge=True))
     for number in range(ENOUGH):
-        fleet.ask("/r0", number)
-        fleet.step()
+        fleet.begin("/r0", number)
         fleet.serve(takes_s)
     return fleet
 
@@ -235,8 +227,7 @@ def hedged(takes_s: float = 0.1) -> Fleet:
 def test_what_takes_longer_than_99_of_100_is_begun_on_another_and_the_first_chunk_counts() -> None:
     fleet = hedged()
     edge, cloud = fleet.replicas
-    fleet.ask("/r0", 100, state=(3.0,))
-    fleet.step()
+    fleet.begin("/r0", 100, state=(3.0,))
     fleet.step(0.1)
     assert not cloud.served
     fleet.step(0.01)
@@ -254,16 +245,14 @@ def test_what_takes_longer_than_99_of_100_is_begun_on_another_and_the_first_chun
 def test_the_first_replica_may_still_be_the_first_and_nothing_is_hedged_unless_asked() -> None:
     fleet = hedged()
     edge, cloud = fleet.replicas
-    fleet.ask("/r0", 100)
-    fleet.step()
+    fleet.begin("/r0", 100)
     fleet.step(0.2)
     edge.finish()
     fleet.step()
     assert fleet.told.answers[-1].replica == "edge" and len(cloud.cancelled) == 1 and not cloud.jobs
     plain = make_fleet(network_s=5.0)
     for number in range(ENOUGH + 1):
-        plain.ask("/r0", number)
-        plain.step()
+        plain.begin("/r0", number)
         plain.step(0.2 if number == ENOUGH else 0.0)
         assert not plain.replicas[1].served
         plain.serve(0.1)
@@ -272,8 +261,7 @@ def test_the_first_replica_may_still_be_the_first_and_nothing_is_hedged_unless_a
 @pytest.mark.parametrize("lost", [0, 1])
 def test_one_of_two_that_is_lost_leaves_it_to_the_other(lost: int) -> None:
     fleet = hedged()
-    fleet.ask("/r0", 100)
-    fleet.step()
+    fleet.begin("/r0", 100)
     fleet.step(0.2)
     fleet.replicas[lost].finish(ReplicaLost("it is lost"))
     fleet.step()
@@ -286,8 +274,7 @@ def test_one_of_two_that_is_lost_leaves_it_to_the_other(lost: int) -> None:
 def test_one_that_is_silent_costs_no_more_than_its_deadline() -> None:
     fleet = hedged()
     edge, cloud = fleet.replicas
-    fleet.ask("/r0", 100)
-    fleet.step()
+    fleet.begin("/r0", 100)
     fleet.step(0.2)
     fleet.step(0.81)  # the edge's is over, the cloud's is not
     assert [round_.number for round_ in edge.cancelled] == [100] and len(cloud.jobs) == 1
@@ -298,8 +285,7 @@ def test_one_that_is_silent_costs_no_more_than_its_deadline() -> None:
 
 def test_a_robot_that_goes_leaves_nothing_on_either() -> None:
     fleet = hedged()
-    fleet.ask("/r0", 100)
-    fleet.step()
+    fleet.begin("/r0", 100)
     fleet.step(0.2)
     assert all(one.jobs for one in fleet.replicas)
     fleet.scheduler.gone("/r0", fleet.now_s)

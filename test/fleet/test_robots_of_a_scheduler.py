@@ -32,8 +32,7 @@ def test_a_new_task_begins_anew_and_an_older_one_is_for_nobody() -> None:
     fleet = Fleet("/a")
     fleet.ask("/a", 5)
     fleet.ask("/a", 0, task=1)
-    fleet.ask("/a", 6)
-    fleet.step()
+    fleet.begin("/a", 6)
     fleet.serve()
     assert fleet.told.chunks() == [Round("e1", "/a", 1, 0)]
     task = fleet.scheduler._members.robots["/a"].task
@@ -42,8 +41,7 @@ def test_a_new_task_begins_anew_and_an_older_one_is_for_nobody() -> None:
 
 def test_waits_are_told_from_what_the_robot_says_of_its_execution() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", 0)
-    fleet.step()
+    fleet.begin("/a", 0)
     fleet.serve(0.1)
     moves_s = ACTIONS * STEP_S
     fleet.now_s += moves_s - 0.1
@@ -52,8 +50,7 @@ def test_waits_are_told_from_what_the_robot_says_of_its_execution() -> None:
     fleet.step()
     fleet.serve(0.3)  # 0.2 s longer than the arm moves
     fleet.now_s += 0.1
-    fleet.ask("/a", 2, executed_s=0.1, remaining=6, stalled_s=0.5)
-    fleet.step()
+    fleet.begin("/a", 2, executed_s=0.1, remaining=6, stalled_s=0.5)
     report = fleet.report("/a")
     assert report.stalled_s == 0.5
     assert report.wait_ratio == pytest.approx(0.2 / (fleet.now_s - 0.0))
@@ -64,8 +61,7 @@ def test_a_chunk_is_cut_by_the_robots_own_horizon() -> None:
         return lambda chunk, words: replace(chunk, execution_horizon=3)
 
     fleet = Fleet("/a", horizon=horizon)
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.serve(0.1)
     chunk = fleet.told.answers[0].chunk
     assert chunk is not None and chunk.executed == 3
@@ -83,8 +79,7 @@ def test_a_horizon_that_cannot_be_read_is_a_refusal_and_one_that_fails_refuses_t
         raise ZeroDivisionError("zero")
 
     fleet = Fleet("/a", horizon=lambda description: broken)
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.serve()
     assert fleet.told.refusals() == ["zero"]
 
@@ -92,14 +87,12 @@ def test_a_horizon_that_cannot_be_read_is_a_refusal_and_one_that_fails_refuses_t
 def test_what_a_replica_cannot_compute_fails_that_request_alone() -> None:
     fleet = Fleet("/a", "/b")
     fleet.ask("/a")
-    fleet.ask("/b")
-    fleet.step()
+    fleet.begin("/b")
     fleet.replica.finish(ValueError("the picture is damaged"))
     fleet.step()
     assert fleet.told.refusals() == ["the picture is damaged"]
     fleet.serve()
-    fleet.ask("/a", 1)
-    fleet.step()
+    fleet.begin("/a", 1)
     fleet.serve()
     assert robots_of(fleet.told.chunks()) == ["/b", "/a"]
 
@@ -107,8 +100,7 @@ def test_what_a_replica_cannot_compute_fails_that_request_alone() -> None:
 def test_what_a_lost_replica_computed_is_computed_by_another() -> None:
     first, second = TimedReplica("first"), TimedReplica("second")
     fleet = Fleet("/a", replicas=[first, second])
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     first.die()
     fleet.step()
     second.finish()
@@ -120,24 +112,21 @@ def test_what_a_lost_replica_computed_is_computed_by_another() -> None:
 def test_a_replica_that_came_back_is_told_its_robots_again() -> None:
     fleet = Fleet("/a")
     fleet.replica.die()
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.scheduler._members.lost(fleet.replica, fleet.now_s)
     fleet.replica.dead = False
     fleet.step(0.1)
     assert not fleet.replica.known
     fleet.step(0.6)
     assert fleet.replica.known == {"/a"}
-    fleet.ask("/a", 1)
-    fleet.step()
+    fleet.begin("/a", 1)
     fleet.serve()
     assert len(fleet.told.chunks()) == 1
 
 
 def test_a_replica_that_says_nothing_is_not_waited_for() -> None:
     fleet = Fleet("/a", settings=Settings(serve_s=1.0, lost=1, stale_s=99.0))
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.step(1.1)
     assert len(fleet.replica.cancelled) == 1 and len(fleet.replica.served) == 2
     fleet.step(1.1)
@@ -146,8 +135,7 @@ def test_a_replica_that_says_nothing_is_not_waited_for() -> None:
 
 def test_a_replica_that_answers_for_another_request_answers_nobody() -> None:
     fleet = Fleet("/a", "/b")
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     (future,) = fleet.replica.jobs
     round_, seen = fleet.replica.jobs[future]
     fleet.replica.jobs[future] = replace(round_, robot="/b"), seen
@@ -171,8 +159,7 @@ def test_a_robot_that_is_gone_leaves_nothing() -> None:
 
 def test_who_waited_long_for_its_chunk_has_not_gone() -> None:
     fleet = Fleet("/a", settings=Settings(gone_s=5.0, serve_s=4.0))
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.serve(3.9)
     fleet.step(3.9)
     assert fleet.scheduler.robots() == ("/a",)
@@ -231,8 +218,7 @@ def test_a_robot_that_was_refused_because_the_replica_was_measured_slow_is_serve
 def test_one_slow_chunk_refuses_nobody() -> None:
     fleet = Fleet("/a")
     before_hz = fleet.scheduler.capacity_hz
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.serve(3.0)
     assert fleet.scheduler.capacity_hz == before_hz
 
@@ -282,8 +268,7 @@ def test_who_asks_more_often_than_it_was_admitted_for_is_told_so() -> None:
     fleet = Fleet(burst=2)
     fleet.describe("/a", chunks_per_s=0.5)
     for number in range(3):
-        fleet.ask("/a", number, within_s=0.5)
-        fleet.step()
+        fleet.begin("/a", number, within_s=0.5)
         if fleet.replica.jobs:
             fleet.serve(0.1)
     fleet.step(0.6)
@@ -310,8 +295,7 @@ def test_what_a_replica_cannot_serve_is_refused_with_its_reason() -> None:
 
 def test_the_same_description_again_changes_nothing_another_one_begins_anew() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.describe("/a")
     assert fleet.replica.jobs
     first, again = fleet.told.admissions  # it had not heard, or heard another scheduler since
@@ -339,8 +323,7 @@ def test_jains_index_is_one_for_equals_and_small_for_who_has_all() -> None:
 
 def test_a_report_says_how_a_robot_does() -> None:
     fleet = Fleet("/a", "/b")
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.ask("/b", age_s=0.02)
     assert (fleet.report("/a").state, fleet.report("/b").state) == ("computed", "waiting")
     fleet.serve(0.1)
@@ -352,8 +335,7 @@ def test_a_report_says_how_a_robot_does() -> None:
 
 def test_numbers_that_are_none_do_no_harm() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", executed_s=math.nan, stalled_s=math.inf)
-    fleet.step()
+    fleet.begin("/a", executed_s=math.nan, stalled_s=math.inf)
     fleet.serve()
     report = fleet.report("/a")
     assert np.isfinite([report.stalled_s, report.wait_ratio, report.buffer_s]).all()
@@ -362,8 +344,7 @@ def test_numbers_that_are_none_do_no_harm() -> None:
 
 def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.replica.finish(ReplicaLost("away"))
     fleet.step()
     assert not fleet.replica.jobs
@@ -381,6 +362,5 @@ def test_a_newer_attempt_has_its_own_deadline_before_the_policy():
     fleet.ask("/a", within_s=1.0)
     fleet.step(0.5)
     assert fleet.policy.seen == [(0.0, 1.0)]
-    fleet.ask("/a", attempt=1, sent_s=100.5, within_s=2.0)
-    fleet.step()
+    fleet.begin("/a", attempt=1, sent_s=100.5, within_s=2.0)
     assert fleet.policy.seen == [(0.5, 2.0)]

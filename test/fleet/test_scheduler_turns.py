@@ -22,8 +22,7 @@ def test_a_robot_is_told_that_it_is_served_and_gets_its_chunk() -> None:
         "e1",
         "s",
     )
-    fleet.ask("/a", 3, task=2, attempt=1, sent_s=50.0, state=(7.0,))
-    fleet.step()
+    fleet.begin("/a", 3, task=2, attempt=1, sent_s=50.0, state=(7.0,))
     fleet.serve(0.1)
     (answer,) = fleet.told.answers
     assert answer.round == Round("e1", "/a", 2, 3) and answer.attempt == 1 and answer.sent_ns == 50 * 10**9
@@ -35,8 +34,7 @@ def test_a_robot_is_told_that_it_is_served_and_gets_its_chunk() -> None:
 def test_who_came_first_goes_first_and_waits_while_there_is_no_room() -> None:
     fleet = Fleet("/a", "/b", "/c", settings=Settings(stale_s=9.0))
     for robot in ("/b", "/c", "/a"):
-        fleet.ask(robot)
-        fleet.step()
+        fleet.begin(robot)
         fleet.now_s += 0.01
     for _ in range(3):
         fleet.serve(0.1)
@@ -54,8 +52,7 @@ def test_a_replica_computes_as_many_as_it_has_room_for() -> None:
 
 def test_a_newer_round_replaces_what_waits_and_cancels_what_is_computed() -> None:
     fleet = Fleet("/a", "/b")
-    fleet.ask("/b", 0)
-    fleet.step()
+    fleet.begin("/b", 0)
     fleet.ask("/a", 0)
     fleet.ask("/a", 1)
     fleet.ask("/b", 1)
@@ -69,8 +66,7 @@ def test_a_newer_round_replaces_what_waits_and_cancels_what_is_computed() -> Non
 
 def test_a_newer_attempt_keeps_its_place_and_brings_its_observation() -> None:
     fleet = Fleet("/a", "/b", "/c")
-    fleet.ask("/c")
-    fleet.step()
+    fleet.begin("/c")
     fleet.ask("/a", state=(1.0,))
     fleet.step(0.01)
     fleet.ask("/b")
@@ -84,10 +80,8 @@ def test_a_newer_attempt_keeps_its_place_and_brings_its_observation() -> None:
 
 def test_an_attempt_while_the_round_is_computed_is_answered_by_that_as_what_it_is() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", state=(1.0,))
-    fleet.step()
-    fleet.ask("/a", attempt=1, state=(2.0,))
-    fleet.step()
+    fleet.begin("/a", state=(1.0,))
+    fleet.begin("/a", attempt=1, state=(2.0,))
     assert len(fleet.replica.served) == 1
     fleet.serve()
     (answer,) = fleet.told.answers
@@ -96,8 +90,7 @@ def test_an_attempt_while_the_round_is_computed_is_answered_by_that_as_what_it_i
 
 def test_when_an_attempt_is_of_no_use_any_longer_the_next_one_is_computed() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", state=(1.0,), within_s=0.1)
-    fleet.step()
+    fleet.begin("/a", state=(1.0,), within_s=0.1)
     fleet.step(0.09)
     fleet.ask("/a", attempt=1, state=(2.0,), within_s=0.1)
     fleet.step(0.02)
@@ -112,27 +105,23 @@ def test_when_an_attempt_is_of_no_use_any_longer_the_next_one_is_computed() -> N
 def test_what_comes_twice_is_no_second_request() -> None:
     fleet = Fleet("/a")
     fleet.ask("/a", 1)
-    fleet.ask("/a", 1)
-    fleet.step()
+    fleet.begin("/a", 1)
     fleet.serve()
-    fleet.ask("/a", 1)
-    fleet.step()
+    fleet.begin("/a", 1)
     assert len(fleet.told.answers) == 1 and not fleet.replica.jobs
     assert fleet.report("/a").counts.repeated == 2
 
 
 def test_an_old_round_is_refused_with_the_numbers_of_the_newest_until_the_robot_describes_itself() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", 431, task=17)
-    fleet.step()
+    fleet.begin("/a", 431, task=17)
     fleet.serve()
     for task, number, attempt in ((16, 500, 0), (17, 430, 7), (17, 430, 0)):
         fleet.ask("/a", number, task=task, attempt=attempt)
     assert all("task 17, round 431" in refusal for refusal in fleet.told.refusals())
     assert len(fleet.told.refusals()) == fleet.report("/a").counts.out_of_order == 3
     fleet.describe("/a")
-    fleet.ask("/a", 430, task=17)
-    fleet.step()
+    fleet.begin("/a", 430, task=17)
     fleet.serve()
     assert fleet.told.chunks() == [Round("e1", "/a", 17, 431), Round("e1", "/a", 17, 430)]
 
@@ -147,8 +136,7 @@ def test_a_request_far_ahead_of_the_newest_is_refused_and_changes_nothing(far: t
     assert "1000" in refusal and "task 1, round 1" in refusal
     fleet.step()
     fleet.serve()
-    fleet.ask("/a", 2, task=1)
-    fleet.step()
+    fleet.begin("/a", 2, task=1)
     fleet.serve()
     assert [round_.number for round_ in fleet.told.chunks()] == [1, 2]
 
@@ -156,8 +144,7 @@ def test_a_request_far_ahead_of_the_newest_is_refused_and_changes_nothing(far: t
 def test_an_answer_that_was_lost_is_computed_again_for_the_next_attempt() -> None:
     fleet = Fleet("/a")
     for attempt in range(2):
-        fleet.ask("/a", attempt=attempt)
-        fleet.step()
+        fleet.begin("/a", attempt=attempt)
         fleet.serve()
     assert [answer.attempt for answer in fleet.told.answers] == [0, 1]
 
@@ -165,8 +152,7 @@ def test_an_answer_that_was_lost_is_computed_again_for_the_next_attempt() -> Non
 def test_a_request_of_another_process_or_of_nobody_gets_no_chunk() -> None:
     fleet = Fleet("/a")
     fleet.ask("/a", engine="e0")
-    fleet.ask("/b")
-    fleet.step()
+    fleet.begin("/b")
     assert not fleet.replica.jobs and len(fleet.told.refusals()) == 2
     assert fleet.told.answers[0].round.engine == "e0" and fleet.told.answers[1].retry_s > 0
     assert fleet.scheduler.strangers == 1
@@ -174,12 +160,10 @@ def test_a_request_of_another_process_or_of_nobody_gets_no_chunk() -> None:
 
 def test_a_robots_new_process_gets_nothing_of_the_old_ones() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", 7, task=3)
-    fleet.step()
+    fleet.begin("/a", 7, task=3)
     fleet.describe("/a", engine="e2")
     assert fleet.replica.cancelled == [Round("e1", "/a", 3, 7)]
-    fleet.ask("/a", 0, engine="e2")
-    fleet.step()
+    fleet.begin("/a", 0, engine="e2")
     fleet.serve()
     assert fleet.told.chunks() == [Round("e2", "/a", 0, 0)]
     assert fleet.report("/a").wait_ratio == 0.0
@@ -187,8 +171,7 @@ def test_a_robots_new_process_gets_nothing_of_the_old_ones() -> None:
 
 def test_a_request_nobody_can_use_any_longer_is_dropped_and_counted() -> None:
     fleet = Fleet("/a", "/b")
-    fleet.ask("/a")
-    fleet.step()
+    fleet.begin("/a")
     fleet.ask("/b", within_s=0.05)
     fleet.step(0.06)
     assert fleet.told.refusals() == ["the robot could no longer use the chunk"]
@@ -199,16 +182,14 @@ def test_a_request_nobody_can_use_any_longer_is_dropped_and_counted() -> None:
 
 def test_work_is_cancelled_at_its_deadline() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", within_s=0.1)
-    fleet.step()
+    fleet.begin("/a", within_s=0.1)
     fleet.step(0.1)
     assert fleet.replica.room() == 1 and len(fleet.told.refusals()) == 1
 
 
 def test_what_is_computed_too_late_goes_to_nobody() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", within_s=0.1)
-    fleet.step()
+    fleet.begin("/a", within_s=0.1)
     fleet.serve(0.2)
     assert not fleet.told.chunks() and fleet.report("/a").counts.misses == 1
 
@@ -216,16 +197,14 @@ def test_what_is_computed_too_late_goes_to_nobody() -> None:
 @pytest.mark.parametrize("within_s", [0.0, math.nan, -1.0, math.inf])
 def test_a_deadline_that_is_none_is_none(within_s: float) -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", within_s=within_s)
-    fleet.step()
+    fleet.begin("/a", within_s=within_s)
     fleet.serve(1.0)
     assert len(fleet.told.chunks()) == 1
 
 
 def test_a_stale_observation_is_taken_anew_while_others_go() -> None:
     fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(takes_s=0.5)])
-    fleet.ask("/c")
-    fleet.step()
+    fleet.begin("/c")
     fleet.ask("/a", state=(1.0,))
     fleet.step(0.4)
     assert fleet.told.calls == [Round("e1", "/a", 0, 0)]  # its turn comes soon
@@ -243,8 +222,7 @@ def test_a_stale_observation_is_taken_anew_while_others_go() -> None:
 
 def test_who_does_not_observe_anew_in_time_is_computed_as_it_was() -> None:
     fleet = Fleet("/a")
-    fleet.ask("/a", age_s=0.5)
-    fleet.step()
+    fleet.begin("/a", age_s=0.5)
     fleet.step(0.09)
     assert len(fleet.told.calls) == 1 and not fleet.replica.served
     fleet.step(0.02)
@@ -257,8 +235,7 @@ def test_no_more_are_called_than_there_is_room_for() -> None:
         fleet.ask(robot, age_s=1.0)
     fleet.step()
     assert robots_of(fleet.told.calls) == ["/a"]
-    fleet.ask("/a", sent_s=101.0)
-    fleet.step()
+    fleet.begin("/a", sent_s=101.0)
     assert robots_of(fleet.replica.served) == ["/a"] and len(fleet.told.calls) == 1
     fleet.step(0.45)
     assert robots_of(fleet.told.calls) == ["/a", "/b"]
@@ -266,8 +243,7 @@ def test_no_more_are_called_than_there_is_room_for() -> None:
 
 def test_an_emergency_goes_before_all_and_waits_for_no_new_observation() -> None:
     fleet = Fleet("/a", "/b", "/c", "/d", settings=Settings(stale_s=0.2, call_s=0.05))
-    fleet.ask("/d")
-    fleet.step()
+    fleet.begin("/d")
     for robot in ("/a", "/b"):
         fleet.ask(robot)
     fleet.ask("/c", priority=EMERGENCY, age_s=5.0)
@@ -313,8 +289,7 @@ def test_every_policy_serves_all_that_ask(name: str) -> None:
 def test_no_robot_goes_before_others_unless_the_operator_granted_it() -> None:
     fleet = Fleet(priorities=read_priorities("/a:200 *:-5 /c:0"), settings=Settings(stale_s=9.0))
     fleet.describe("/first")
-    fleet.ask("/first")
-    fleet.step()
+    fleet.begin("/first")
     priorities = {"/d": 2**31 - 1, "/c": EMERGENCY, "/b": 1, "/a": 150}
     for robot, priority in priorities.items():
         fleet.describe(robot, priority=priority)

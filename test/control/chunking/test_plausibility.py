@@ -54,8 +54,7 @@ def wild(robot: Robot, version: int = 10_000, value: float = 9.0) -> Chunk:
 
 
 def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     count = len(robot.sent)
     for _ in range(100):
         robot.tick()
@@ -74,8 +73,7 @@ def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why()
 
 
 def test_versions_that_go_back_are_refused_until_only_they_come():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.request = 500
     robot.run(0.11, goal=0.5)
     robot.request = 0  # a second publisher, or an inference that was restarted
@@ -89,8 +87,7 @@ def test_versions_that_go_back_are_refused_until_only_they_come():
 
 
 def test_an_older_chunk_that_comes_late_is_not_taken_for_the_newest():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.run(0.05, goal=0.5)
     age_s = robot.follower.safety.watchdog.age_s("chunk", robot.now)
     robot.send(0.5, robot.now - 600 * MS)
@@ -98,8 +95,7 @@ def test_an_older_chunk_that_comes_late_is_not_taken_for_the_newest():
 
 
 def test_cameras_are_watched_by_what_inference_tells_once_it_tells():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     follower = robot.follower
     for _ in range(60):  # chunks of a slow model, cameras that are fine
         robot.run(0.01)
@@ -119,8 +115,7 @@ def test_cameras_are_watched_by_what_inference_tells_once_it_tells():
 
 
 def test_inference_that_died_is_named():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for _ in range(10):
         robot.run(0.05, goal=0.5)
         robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)

@@ -23,8 +23,7 @@ def test_nothing_is_sent_until_everything_is_fresh_and_no_chunk_before_it_runs()
 
 
 def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_says_nothing():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     assert np.abs(robot.reference()[1]).max() > 0.3
     last_stamp, count = robot.now - 100 * MS - 50 * MS + 10 * MS, len(robot.sent)
     robot.run(2.0)
@@ -37,8 +36,7 @@ def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_say
 
 
 def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.run(2.0)
     position, _ = robot.reference()
     robot.sag = np.full(2, -0.05)
@@ -50,8 +48,7 @@ def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():
 
 
 def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.run(2.0)
     position, _ = robot.reference()
     for share in np.linspace(0.0, 1.0, 50):  # the first joint is led away by hand
@@ -65,8 +62,7 @@ def test_it_goes_on_from_where_the_robot_is_when_it_was_moved_while_held():
 
 
 def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for share in np.linspace(0.0, 1.0, 40):  # a gripper closes around a block
         robot.sag = np.array([0.0, 0.6]) * share
         robot.run(0.01)
@@ -80,8 +76,7 @@ def test_a_joint_that_never_was_where_it_is_commanded_to_be_keeps_its_command():
 
 
 def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_come_back():
-    robot = Robot()
-    robot.go(0.5)
+    robot = Robot().go(0.5)
     last = robot.measured()
     robot.silent = True
     robot.run(1.5, goal=1.5)  # what is commanded goes on for a while
@@ -94,8 +89,7 @@ def test_joints_that_fell_silent_in_motion_go_on_from_where_they_are_when_they_c
 
 
 def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_come_back():
-    robot = Robot()
-    robot.go(0.5)
+    robot = Robot().go(0.5)
     robot.run(2.0)
     position, _ = robot.reference()
     assert robot.states[-1] is MotionState.HOLDING
@@ -107,8 +101,7 @@ def test_joints_that_fell_silent_while_held_go_on_from_where_they_are_when_they_
 
 
 def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for share in np.linspace(0.0, 1.0, 40):  # it closes around a block
         robot.sag = np.array([0.0, 0.6]) * share
         robot.run(0.01)
@@ -121,8 +114,7 @@ def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held(
 
 
 def test_late_joints_stop_it_too():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.silent = True
     robot.run(0.5, goal=1.5)
     assert MotionState.STOPPING in robot.states
@@ -130,8 +122,7 @@ def test_late_joints_stop_it_too():
 
 
 def test_a_hold_stays_until_it_is_resumed():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.follower.safety.hold()
     robot.run(2.0, goal=1.5)
     assert robot.states[-1] is MotionState.HOLDING
@@ -144,8 +135,7 @@ def test_a_hold_stays_until_it_is_resumed():
 
 
 def test_a_refused_chunk_does_not_count_as_seen():
-    robot = Robot()
-    robot.go(goal=0.3)
+    robot = Robot().go(goal=0.3)
     newest = robot.follower.safety.watchdog.age_s("chunk", robot.now)
     wrong = Chunk(np.full((4, 2), np.nan, np.float32), robot.now, 1 / 30, 99, 99, np.zeros(4, np.float32))
     with pytest.raises(ValueError, match="is nan at point 0"):
@@ -154,8 +144,7 @@ def test_a_refused_chunk_does_not_count_as_seen():
 
 
 def test_the_ages_of_what_was_sent_are_told_and_old_ones_are_misses():
-    robot = Robot()
-    robot.go(0.01)
+    robot = Robot().go(0.01)
     robot.run(2.0, goal=0.5, latency_s=0.12)
     stats = robot.follower.stats(robot.now)
     assert stats.name == "image_to_trajectory" and stats.runs == len(robot.sent) - 1
@@ -211,8 +200,7 @@ def test_controllers_that_say_what_cannot_be_do_not_keep_it_from_beginning(word)
 
 
 def test_what_controllers_say_counts_until_something_is_commanded_from_here():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     setpoint = robot.follower.joining.setpoint
     robot.follower.joining.told(setpoint + 1.0)
     np.testing.assert_array_equal(robot.follower.joining.setpoint, setpoint)
@@ -231,8 +219,7 @@ def test_nothing_begins_before_controllers_that_are_about_to_say_where_they_are_
 
 
 def test_while_what_was_sent_has_not_arrived_the_newest_chunk_waits_and_is_followed_then():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     count = len(robot.sent)
     robot.follower.awaits_arrival = True
     robot.run(0.25, goal=1.0)
@@ -259,8 +246,7 @@ def test_noise_of_the_joints_does_not_keep_it_from_beginning():
 @pytest.mark.parametrize("latency_s", [0.05, 0.3])
 def test_it_goes_on_within_0_3_s_of_fresh_inputs(latency_s):
     """With the chunk that waits, before the next one comes."""
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.run(2.0)
     assert robot.states[-1] is MotionState.HOLDING
     count, fresh_ns = len(robot.sent), robot.now

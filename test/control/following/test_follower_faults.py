@@ -40,8 +40,7 @@ def test_a_glitch_of_a_joint_brakes_it_along_the_commanded_path_and_it_is_held(j
 
 
 def test_after_a_glitch_only_resume_goes_on_and_smoothly():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     shift(robot, 0.4, 0.1)
     robot.run(5.0, goal=1.5)
     assert robot.states[-1] is MotionState.HOLDING
@@ -53,8 +52,7 @@ def test_after_a_glitch_only_resume_goes_on_and_smoothly():
 
 
 def test_a_joint_that_stays_where_it_jumped_to_is_joined_there_from_wherever_its_controller_holds():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.sag = np.array([-0.6, 0.0])
     robot.run(1.0, goal=1.5)
     position = robot.measured().copy()
@@ -66,8 +64,7 @@ def test_a_joint_that_stays_where_it_jumped_to_is_joined_there_from_wherever_its
 
 
 def test_joints_that_do_not_stand_are_not_joined():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     shift(robot, 0.5, 0.1)
     robot.run(1.0, goal=1.5)
     count = len(robot.sent)
@@ -101,8 +98,7 @@ def test_a_glitch_shorter_than_20_ms_is_counted_and_changes_nothing_and_its_chun
 
 @pytest.mark.parametrize("lasts", [True, False])
 def test_a_chunk_that_waited_when_a_joint_jumped_is_void(lasts):
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.follower.awaits_arrival = True
     robot.send(-1.0, robot.now)
     robot.sag = np.array([0.4, 0.0])
@@ -116,8 +112,7 @@ def test_a_chunk_that_waited_when_a_joint_jumped_is_void(lasts):
 
 
 def test_no_chunk_is_followed_while_a_leap_lasts():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.sag = np.array([0.5, 0.0])
     robot.tick()
     count = len(robot.sent)
@@ -126,8 +121,7 @@ def test_no_chunk_is_followed_while_a_leap_lasts():
 
 
 def test_one_wrong_joint_sample_that_is_told_again_and_again_changes_nothing():
-    robot = Robot()
-    robot.go(goal=0.3)
+    robot = Robot().go(goal=0.3)
     commanded, _ = robot.reference()
     wrong = robot.measured() + 1.0
     robot.now += 10 * MS
@@ -156,8 +150,7 @@ def test_joints_that_froze_while_controllers_were_told_to_go_elsewhere_are_joine
 
 
 def test_a_reset_that_is_announced_begins_anew_from_where_the_joints_are():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.follower.begin_anew(robot.now)
     robot.run(0.02, goal=0.5)
     robot.placed = np.array([-1.2, 0.8])  # a simulator's arm, within a moment of the word
@@ -171,8 +164,7 @@ def test_a_reset_that_is_announced_begins_anew_from_where_the_joints_are():
 
 def test_joints_that_do_not_follow_stop_it_before_the_path_has_run_away():
     """A drive that is off, or joint states that are frozen but freshly stamped."""
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.placed = robot.measured().copy()
     robot.run(2.0, goal=1.9)
     assert robot.states[-2:] == FAULTY
@@ -187,8 +179,7 @@ def test_joints_that_do_not_follow_stop_it_before_the_path_has_run_away():
 
 @pytest.mark.parametrize("setpoint", ["kept", "measured"])
 def test_a_drive_that_is_on_again_goes_on_from_where_it_stands(setpoint):
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.placed = robot.measured().copy()
     robot.run(2.0, goal=1.9)
     if setpoint == "measured":
@@ -201,8 +192,7 @@ def test_a_drive_that_is_on_again_goes_on_from_where_it_stands(setpoint):
 
 
 def test_a_gripper_that_is_held_back_is_no_following_error():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for share in np.linspace(0.0, 1.0, 60):
         robot.sag = np.array([0.0, -1.2]) * share
         robot.run(0.01, goal=1.5)
@@ -211,8 +201,7 @@ def test_a_gripper_that_is_held_back_is_no_following_error():
 
 
 def test_an_arm_that_is_moved_by_hand_while_it_is_held_is_no_fault():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     robot.follower.safety.hold()
     robot.run(1.0)
     position = robot.measured().copy()

@@ -12,8 +12,7 @@ from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 
 def test_after_the_clock_went_back_it_starts_over_from_the_joints():
-    robot = Robot()
-    robot.go(goal=0.3)
+    robot = Robot().go(goal=0.3)
     robot.now -= 500 * S
     robot.follower.forget()
     assert robot.follower.stop(robot.now) is None
@@ -35,8 +34,7 @@ def test_joints_of_the_time_before_the_clock_went_back_do_not_delay_the_beginnin
 
 
 def test_joints_of_the_future_change_nothing():
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for late_ms in range(9):
         ahead = robot.now + 50 * S + late_ms * MS
         assert not robot.follower.measured(robot.measured() + 1.0, ahead, robot.now)
@@ -55,8 +53,7 @@ def test_joints_that_are_always_of_the_future_are_said_to_be():
 
 @pytest.mark.parametrize("jump_s", [-500.0, -0.3, 100.0])
 def test_after_the_clock_has_jumped_it_brakes_in_the_new_time_what_was_commanded_in_the_old(jump_s):
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     now = robot.now + round(jump_s * S)
     on_the_way = [robot.reference(late_ms / 1000) for late_ms in (0, 20, 59)]
     assert np.abs(on_the_way[0][1]).max() > 0.3

@@ -98,8 +98,7 @@ def test_it_goes_on_within_300_ms_once_all_is_fresh(robot):
 
 @pytest.mark.parametrize("stamps", [{}, {"camera/front": 1}, {"camera/front": 2**62}, {"camera/rear": 5}])
 def test_one_stray_report_stops_no_robot_whose_chunks_another_producer_makes(stamps: dict[str, int]) -> None:
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for _ in range(3):
         watchdog = robot.follower.safety.watchdog
         watchdog.told(stamps, robot.now, dict.fromkeys(stamps, "no image"), "no instruction yet")
@@ -108,8 +107,7 @@ def test_one_stray_report_stops_no_robot_whose_chunks_another_producer_makes(sta
 
 
 def test_a_producer_that_reports_nothing_takes_over_from_inference_without_a_stop() -> None:
-    robot = Robot()
-    robot.go()
+    robot = Robot().go()
     for _ in range(20):
         robot.run(0.05, goal=0.5)
         robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)

@@ -20,13 +20,10 @@ from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
-from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
-from vla_accel_ros.types import Chunk, Observation
 
 STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 
@@ -178,39 +175,6 @@ def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy
         ]
     assert drawn[0] == drawn[1]
     assert not policy.answers
-
-
-def test_a_stream_acts_on_each_frame_once_and_asks_nothing(engine: Engine, policy: OpenVLAPolicy) -> None:
-    observations = [make_openvla_observation(2), make_openvla_observation(1)]
-    chunks: list[Chunk] = []
-    came = [threading.Event() for _ in observations]
-    spoken: list[object] = []
-
-    def made(chunk: Chunk, took_s: float) -> None:
-        chunks.append(chunk)
-        came[min(len(chunks), len(came)) - 1].set()
-
-    def observe() -> Observation | None:
-        wanted = len(chunks) == 2 - len(observations)  # the next when the one before was acted on
-        return observations.pop() if observations and wanted else None
-
-    ports = Ports(
-        observe=observe,
-        observed=lambda: None,
-        newest_state=lambda: (STATE, len(chunks)),
-        on_chunk=made,
-        on_text=spoken.append,
-        on_error=lambda name, error: spoken.append(error),
-    )
-    streaming = Streaming(engine, ports, Pace(100.0), Pace(100.0), Pace(10.0))
-    assert [stats.name for stats in streaming.stats()] == ["vision", "action"]
-    streaming.start()
-    assert all(event.wait(60.0) for event in came)
-    streaming.stop()
-    assert [chunk.kv_version for chunk in chunks] == [0, 1] and not spoken
-    for seed, chunk in zip((1, 2), chunks, strict=True):
-        expected = policy.actions(torch.tensor([greedy(policy, seed)]), STATE)
-        np.testing.assert_array_equal(chunk.actions, expected)
 
 
 def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> None:

@@ -98,15 +98,6 @@ def test_it_is_made_again_to_the_bit(policy: Policy, fast: bool, each: bool) -> 
     assert np.abs(chunk.actions - other.actions).max() > 1e-4 and other.step_states is None
 
 
-def test_without_it_a_chunk_has_the_joints_that_it_began_with(policy: Policy) -> None:
-    engine = make_engine(policy, each=False)
-    chunk = chunk_of(engine, Joints())
-    assert chunk.step_states is None
-    with engine.observe(make_observation(1, stamp_ns=1001)) as prefix:
-        again = engine.act(prefix, chunk.state, chunk.request_id)
-    np.testing.assert_array_equal(chunk.actions, again.actions)
-
-
 def test_joints_that_are_missing_stay_what_they_were(policy: Policy) -> None:
     joints = Joints(missing=(3,), failing=(4,))  # the first was what it began with
     chunk = chunk_of(make_engine(policy), joints)

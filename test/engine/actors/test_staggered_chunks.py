@@ -166,20 +166,6 @@ def test_once_full_every_step_finishes_the_chunk_of_its_own_frame(policy: Policy
     assert [one.prefix.version for one in stream.under_way] == list(range(9 - STEPS + 1, 9))
 
 
-def test_a_frame_is_held_while_its_chunk_is_under_way(policy: Policy) -> None:
-    engine = make_engine(policy)
-    stream = FrameStream(engine)
-    stream.frame(observation(0), state_of(0))
-    for number in range(1, 9):
-        stream.see(observation(number))
-    assert held_slots(engine) == 1
-    for _ in range(STEPS - 1):
-        assert not stream.finished
-        engine.scheduler.step()
-    assert held_slots(engine) == 0 and stamps(stream) == [0]
-    assert_made_by_act(engine, stream.chunks[0], observation(0))
-
-
 def test_without_room_none_is_begun(policy: Policy) -> None:
     engine = make_engine(policy, STEPS - 1)
     stream = FrameStream(engine)

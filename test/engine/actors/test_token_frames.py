@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -14,13 +13,14 @@ from frame_stream import FrameStream, held_slots
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observation
+from stepped_streams import World
 from torch import Tensor
 
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, ASK, REWORD, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.ports import Pace
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.packed import Segment
@@ -76,13 +76,6 @@ def assert_each_is_its_own_frames(
         np.testing.assert_array_equal(chunk.actions, alone(frame))
         assert chunk.stamp_ns == frame.stamp_ns
     assert versions(stream.chunks) == sorted(set(versions(stream.chunks)))
-
-
-def test_the_frames_of_these_tests_say_different_things(alone: Alone) -> None:
-    """Otherwise they would pass for an engine that mixes frames up."""
-    seen = [replace(frame, instruction=words) for frame in frames()[::3] for words in WORDS[:2]]
-    assert len({tuple(alone.request(frame).tokens) for frame in seen}) == len(seen)
-    assert len({alone(frame).tobytes() for frame in seen}) >= len(seen) - 1
 
 
 def frames(count: int = FRAMES) -> list[Observation]:
@@ -262,35 +255,24 @@ def test_any_schedule_gives_the_actions_of_each_frame_alone(
     assert not engine.scheduler.requests and not getattr(engine.runner.actor, "_slots", {})
 
 
-def test_a_running_stream_goes_down_the_same_path(policy: OpenVLAPolicy, alone: Alone) -> None:
-    """Frames without end; what comes of them, and that nothing is left when it stops."""
-    endless, seen, chunks, enough = itertools.cycle(frames()), dict[int, Observation](), [], threading.Event()
-
-    def nothing(*_: object) -> None:
-        return None
-
-    def made(chunk: Chunk, took_s: float) -> None:
-        chunks.append(chunk)
-        if len(chunks) == ACTIONS:
-            enough.set()
-
-    ports = Ports(
+@pytest.mark.parametrize("mode", ["sequential", "pipelined"])
+def test_a_running_stream_goes_down_the_same_path(policy: OpenVLAPolicy, alone: Alone, mode: str) -> None:
+    """Frames without end; what comes of them, and that nothing is asked, or left when it stops."""
+    world, endless, seen = World(), itertools.cycle(frames()), dict[int, Observation]()
+    ports = replace(
+        world.ports(),
         observe=lambda: next(endless),
-        observed=nothing,
-        newest_state=lambda: None,
-        on_chunk=made,
-        on_text=nothing,
-        on_error=nothing,
         on_prefix=lambda prefix, observation: seen.update({prefix.version: observation}),
     )
-    engine = Engine(policy, token_mode="pipelined")
-    streaming = Streaming(engine, ports, Pace(100.0), Pace(100.0))
+    engine = Engine(policy, token_mode=mode)
+    streaming = Streaming(engine, ports, Pace(100.0), Pace(100.0), Pace(10.0))
     streaming.start()
-    assert enough.wait(60.0)
+    world.wait(lambda: len(world.chunks) >= ACTIONS, "chunks")
     streaming.stop()
-    assert versions(chunks) == sorted(set(versions(chunks)))
-    for chunk in chunks:
+    assert versions(world.chunks) == sorted(set(versions(world.chunks)))
+    for chunk in world.chunks:
         np.testing.assert_array_equal(chunk.actions, alone(seen[chunk.kv_version]))
+    assert not world.texts and not world.errors
     assert not engine.scheduler.requests and held_slots(engine) == 0
     assert [stats.name for stats in streaming.stats()] == ["vision", "action"]
 

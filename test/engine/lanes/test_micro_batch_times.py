@@ -260,25 +260,3 @@ def test_gpu_times_lie_within_the_run_of_the_host_and_are_told_once() -> None:
         assert on_gpu.flows == on_host.flows and on_gpu.end_ns > on_gpu.begin_ns
         assert on_host.begin_ns - slack_ns <= on_gpu.begin_ns and on_gpu.end_ns <= over_ns + slack_ns
     assert len([e for e in TIMELINE.events() if e.track.startswith("GPU")]) == len(gpu)
-
-
-@pytest.mark.gpu
-def test_gpu_times_that_are_not_known_yet_wait_and_those_overwritten_are_left_out() -> None:
-    device = torch.device("cuda")
-    times = GpuTimes("test", device, pairs=4)
-    batch = MicroBatch("encode", (Request(OBSERVE),))
-    product = torch.ones(2048, 2048, device=device)
-    long = torch.cuda.Event()
-    with times(batch):
-        torch.cuda._sleep(500_000_000)  # a quarter of a second
-        long.record()
-    assert times.spans() == [] or long.query()
-    torch.cuda.synchronize()
-    (only,) = times.spans()
-    assert only.track == "GPU, lane test" and only.end_ns - only.begin_ns > 10_000_000
-    for _ in range(10):
-        with times(batch):
-            product = product @ product
-    torch.cuda.synchronize()
-    assert len(times.spans()) == 4
-    assert times.spans() == []

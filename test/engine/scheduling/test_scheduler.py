@@ -12,12 +12,10 @@ from scheduled import PLACES, System
 
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
     OBSERVE,
-    PREFILL,
     Cancelled,
     MicroBatch,
     Request,
@@ -25,10 +23,6 @@ from vla_accel_ros.engine.request import (
 from vla_accel_ros.engine.scheduling.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.types import Observation
-
-
-def test_nothing_runs_of_an_empty_queue(system: System) -> None:
-    assert system.scheduler.step() == () and system.scheduler.requests == ()
 
 
 def test_a_fresh_frame_is_acted_on_before_the_next_is_seen_and_text_comes_last(system: System) -> None:
@@ -123,12 +117,6 @@ def test_several_robots_have_their_own_frames_and_the_highest_priority_goes_firs
     assert system.scheduler.newest("none") is None
 
 
-def test_equals_go_in_order_of_submission(system: System) -> None:
-    frames = [system.frame(robot) for robot in "abc"]
-    system.run()
-    assert [requests for _, requests in system.runner.ran] == [(frame,) for frame in frames]
-
-
 def test_a_request_waits_for_room_or_fails_without_it(system: System) -> None:
     system.seen()
     asks = [system.submit(ASK, waits=True) for _ in range(PLACES + 1)]
@@ -169,20 +157,6 @@ def test_other_words_drop_what_is_under_way_of_that_robot_alone() -> None:
     assert old.cancelled and old.result is None and not other.cancelled and new.result == "act 2"
     assert [cancelled for request, cancelled in told if request is old] == [False, False, True]
     assert not system.runner.held
-
-
-def test_riders_share_the_forward_of_the_newest_frame() -> None:
-    system = System(TokenFrames("pipelined", "freshness", 3), steps=3, first=PREFILL)
-    acts = []
-    for _ in range(3):
-        system.seen()
-        acts.append(system.acting())
-        system.scheduler.step()
-    assert system.runner.ran[-1] == (PREFILL, tuple(acts))
-    assert [act.released for act in acts] == [True, False, False]
-
-
-# What becomes of a request.
 
 
 def test_what_a_runner_cannot_do_is_refused_and_not_queued(system: System) -> None:
@@ -307,6 +281,3 @@ def test_durations_are_noted_by_kind_and_number() -> None:
     assert ran == [("act.denoise", 0.0), ("act.denoise", 1.0), ("act.denoise", 3.0)]
     known = system.profile.known()
     assert known["act.denoise", 1] == 1.0 and known["act.denoise", 2] == 2.0
-
-
-# Cancelling and forgetting.

@@ -62,19 +62,6 @@ def test_a_frame_that_waits_for_the_lane_is_the_newest_when_its_turn_comes():
     assert [chunk.stamp_ns for chunk in world.chunks] == [100, 300] and world.returned == 1
 
 
-def test_of_frames_that_came_before_anybody_acted_the_newest_is_acted_on():
-    world = World()
-    stepped = Stepped(world, answers=False)
-    stepped.stream._running = False
-    stepped.scheduler.cancel(*stepped.scheduler.requests)
-    for stamp_ns in (100, 200, 300):  # seen while no chunk was wanted
-        stepped.stream._engine.observe(make_observation(stamp_ns=stamp_ns)).release()
-    stepped.stream._running = True
-    stepped.stream._want_chunks()
-    assert stepped.step() == [ACT] and stepped.step() == []
-    assert [chunk.stamp_ns for chunk in world.chunks] == [300]
-
-
 def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
     """As many frames as there are: none queues behind the next, and none is left out."""
     world = World()

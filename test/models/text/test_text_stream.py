@@ -102,14 +102,3 @@ def test_a_character_that_stays_in_pieces_comes_at_the_end() -> None:
     euro = "€".encode()
     assert [stream.push(byte) for byte in (*euro, *euro[:2])] == ["", "", "€", "", ""]
     assert stream.finish() == "\ufffd"
-
-
-def test_an_empty_stop_is_refused() -> None:
-    with pytest.raises(ValueError, match="stop has an empty text"):
-        TextStream(Bytes(), ["a", ""])
-
-
-@pytest.mark.parametrize("stop", ["done", ["done", 3]])
-def test_a_stop_that_is_no_list_of_texts_is_refused(stop: object) -> None:
-    with pytest.raises(ValueError, match=r"stop is .*done.*"):
-        TextStream(Bytes(), stop)  # type: ignore[arg-type]
