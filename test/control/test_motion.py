@@ -16,7 +16,6 @@ from world import Clock, Disk, Parameters, Process, StreamLine, make_contract, m
 from vla_accel_ros.control import motion as motion_module
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
-from vla_accel_ros.control.holds import RESTARTED
 from vla_accel_ros.control.motion import Motion
 
 ROOT = Path(motion_module.__file__).parents[1]
@@ -62,16 +61,6 @@ def test_motion_follows_no_chunk_before_it_is_active():
         node.chunk(make_ramp(0.0, stamp_ns=now[0]))
         age_s = node.robot.follower.safety.watchdog.age_s("chunk", now[0])
         assert (age_s is not None) == active
-
-
-def test_motion_is_held_after_a_process_that_was_killed_and_not_after_one_that_ended():
-    disk, now = Disk(), [S]
-    make(now, disk)
-    killed = make(now, disk)
-    assert list(killed.holds) == [RESTARTED]
-    killed.order("resume")
-    killed.motion.holds.finish()
-    assert not make(now, disk).holds
 
 
 def test_motion_reports_each_change_once_with_its_reasons():

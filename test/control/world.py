@@ -152,16 +152,21 @@ class Graph:
 
 
 class Manager:
-    """A controller manager that does as it is asked."""
+    """A controller manager that does as it is asked, unless it has a `refusal`, or is late. sure: of the last
+    request."""
 
     controllers = ("ours",)
 
     def __init__(self) -> None:
         self.asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.refusal, self.late, self.sure = "", False, True
 
     def switch(self, activate: Sequence[str], deactivate: Sequence[str], sure: bool = True) -> str:
         self.asked.append((tuple(activate), tuple(deactivate)))
-        return ""
+        self.sure = sure
+        if self.late:
+            raise TimeoutError("it has not answered")
+        return self.refusal
 
 
 @dataclass(frozen=True)

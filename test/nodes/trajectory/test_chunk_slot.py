@@ -5,31 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
 import yaml
 from builders import JOINTS
-from calling import call
 from chunk_writer import (
     FAR,
     INFERENCE,
     NEAR,
     RATE_HZ,
-    S,
     Writer,
     assert_no_leap,
-    passes,
     reach,
     sent,
     wait_until_still,
 )
 from chunks import Policy
 from running import NodeProcess
-from stack import commanded_acceleration
-from stand_ins import Arm, motion_of, write_contract
-from std_srvs.srv import Trigger
+from stand_ins import Arm, write_contract
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -108,17 +102,6 @@ def test_a_writer_is_followed_is_killed_and_the_next_is_followed(
     assert_no_leap(arm, joints, begin, contract)
 
 
-def test_what_a_dead_writer_left_before_the_node_began_moves_nothing(
-    operator: Operator, arm: Arm, writer: Writer, launched: Launched
-) -> None:
-    writer.start(NEAR)
-    writer.kill()
-    assert segment_path(writer.name).exists()
-    node = launched(chunks_from="slot")
-    operator.wait(lambda: "living writer" in motion_of(operator), 90.0, "why nothing moves")
-    assert not arm.commands and "running" not in node.log
-
-
 def test_a_slot_that_is_damaged_stops_the_arm_and_the_topic_takes_over(
     operator: Operator, contract: Contract, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
 ) -> None:
@@ -138,83 +121,3 @@ def test_a_slot_that_is_damaged_stops_the_arm_and_the_topic_takes_over(
     )
     assert "chunks come from action_chunk" in node.log
     assert_no_leap(arm, joints, begin, contract)
-
-
-def test_messages_of_the_writer_move_nothing_twice_and_those_of_another_node_stop_the_arm(
-    operator: Operator, arm: Arm, tmp_path: Path, launched: Launched, joints: list[str]
-) -> None:
-    policy = Policy(operator)  # it tells of other goals, so that what it moved would show
-    policy.goal = FAR
-    writer, stranger = Writer(operator, tmp_path, operator.node.get_fully_qualified_name()), None
-    try:
-        writer.start(NEAR)
-        node = launched()
-        operator.wait(policy.drives(lambda: np.abs(arm.array(joints) - NEAR).max() < 0.02), 120.0, "goal")
-        passed_ns = operator.now_ns() + S
-        operator.wait(policy.drives(lambda: operator.now_ns() > passed_ns), 90.0, "messages")
-        np.testing.assert_allclose(arm.array(joints), NEAR, atol=0.02)
-        assert "second publisher" not in node.log
-        writer.kill()
-        operator.wait(policy.drives(lambda: "chunks come from action_chunk" in node.log), 90.0, "the topic")
-        # Who appears within a second of silence, as there was after the kill, has replaced another.
-        replaced_ns = operator.now_ns() + 2 * S
-        operator.wait(policy.drives(lambda: operator.now_ns() > replaced_ns), 90.0, "messages")
-        stranger = Writer(operator, tmp_path, "/stranger")
-        begins = Thread(target=stranger.start, args=(NEAR,))  # meanwhile the topic must not be silent
-        begins.start()
-        operator.wait(policy.drives(lambda: not begins.is_alive()), 90.0, "the stranger")
-        operator.wait(
-            policy.drives(lambda: "a second publisher" in node.log and "/stranger; end it" in node.log),
-            90.0,
-            "word of the stranger",
-        )
-        operator.wait(policy.drives(lambda: motion_of(operator).startswith("holding")), 90.0, "hold")
-    finally:
-        writer.kill()
-        if stranger is not None:
-            stranger.kill()
-        segment_path(writer.name).unlink(missing_ok=True)
-
-
-def test_held_is_held_over_a_crash_while_chunks_come_by_the_slot(
-    operator: Operator, contract: Contract, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
-) -> None:
-    begin = arm.array(joints)
-    writer.start(NEAR)
-    node = launched()
-    operator.wait(lambda: np.abs(arm.array(joints) - begin).max() > 0.05, 120.0, "arm on its way")
-    assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
-    wait_until_still(operator, arm, joints)
-    node.kill()
-    count, position = len(arm.commands), arm.array(joints)
-    operator.diagnostics.clear()
-    node.start()
-    operator.wait(lambda: motion_of(operator).startswith("holding: held by the operator"), 90.0, "hold")
-    passes(operator, 1.0)
-    later = sent(arm, joints)[count:]
-    assert not len(later) or not np.ptp(np.concatenate([position[None], later]), axis=0).any()
-    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
-    reach(operator, arm, joints, NEAR)
-    assert_no_leap(arm, joints, begin, contract)
-
-
-class TestWholeTrajectories:
-    """A joint_trajectory_controller, where a person chose the slot."""
-
-    @pytest.fixture
-    def kind(self) -> dict[str, object]:
-        return {"topic": "arm_controller/joint_trajectory"}
-
-    def test_a_controller_of_whole_trajectories_gets_sixty_a_second_within_limits(
-        self, operator: Operator, arm: Arm, writer: Writer, launched: Launched, joints: list[str]
-    ) -> None:
-        writer.start(NEAR)
-        launched(chunks_from="slot", lead_s=0.05)
-        began_ns = operator.now_ns()
-        reach(operator, arm, joints, NEAR)
-        writer.lead(FAR)
-        reach(operator, arm, joints, FAR)
-        seconds, count = (operator.now_ns() - began_ns) * 1e-9, len(operator.sent)
-        assert 0 < count <= 62 * seconds + 5
-        assert not arm.rejected
-        assert (commanded_acceleration(operator, began_ns) <= 1.02).all()

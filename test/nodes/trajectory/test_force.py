@@ -217,22 +217,6 @@ def test_a_topic_does_the_same_and_stops_the_arm_when_it_falls_silent_or_has_byt
     assert "running" in node.log and not arm.rejected
 
 
-@pytest.mark.parametrize("controller", [FORWARD], ids=["forward_command"])
-def test_a_contact_breaks_a_move_home_off(operator, arm, policy, sensor, node):
-    moving(operator, policy, arm)
-    assert call(operator, Trigger, "trajectory/hold", Trigger.Request()).success
-    wait_until_still(operator, policy, arm)
-    begin = arm.array(ARM)
-    assert call(operator, Trigger, "trajectory/resume", Trigger.Request()).success
-    answer = operator.node.create_client(Trigger, "trajectory/home").call_async(Trigger.Request())
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 90.0, "a way home")
-    sensor.force = 60.0
-    operator.wait(policy.drives(answer.done), 90.0, "answer")
-    assert not answer.result().success and "force is 59.0 N" in answer.result().message
-    wait_until_still(operator, policy, arm)
-    operator.wait(policy.drives(lambda: "force is 59.0 N" in motion_of(operator)), 60.0, "word of it")
-
-
 @pytest.mark.parametrize("controller", [JTC], ids=["joint_trajectory"])
 def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, slot, contract):
     """Its own controllers, physics and sensor, in real time: that it presses no harder than a bound is tested

@@ -103,23 +103,3 @@ def test_whatever_is_held_up_the_controllers_keep_the_limits(node, operator, arm
     moves(8)
     assert node.end() == 0
     assert executed.broken() == []
-
-
-def test_a_controller_with_another_clock_keeps_the_limits_and_gets_where_it_is_sent(
-    start, operator, arm, executed
-):
-    """Each message begins when it comes, whenever that is (test/control/test_on_arrival.py)."""
-    node = start("trajectory", autostart=True, stamp="zero", move_speed=1.0)
-    policy = Policy(operator)
-    for goal in (*GOALS, GOALS[0]):
-        policy.goal = goal
-        operator.wait(
-            policy.drives(lambda goal=goal: np.abs(arm.array(list(arm.position)) - goal).max() < 0.02),
-            120.0,
-            "the goal",
-        )
-    home = call(operator, Trigger, "trajectory/home", Trigger.Request())
-    assert home.success, home.message
-    assert node.end() == 0
-    assert [one for one in executed.broken() if one.what != "position" or one.by > 1.01] == []
-    assert executed.sent > 10 and not arm.rejected

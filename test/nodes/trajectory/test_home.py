@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from calling import call, change
+from calling import call
 from chunks import Policy
-from lifecycle_msgs.msg import Transition
 from stand_ins import ARM, HOME, Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
@@ -148,26 +147,6 @@ def test_hold_cancels_a_goal_that_is_unfinished(operator, arm, node):
     assert not refused.success and "call ~/resume first" in refused.message
     operator.resume()
     assert Going(operator).ends().success and at_home(arm)
-
-
-def test_a_second_call_replaces_the_first(operator, arm, node):
-    first = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
-    second = Going(operator)
-    answer = first.ends()
-    assert not answer.success and "replaced by another move" in answer.message
-    assert second.ends().success and at_home(arm)
-    assert len(arm.goals[TOPIC].asked) == 2
-
-
-def test_deactivation_cancels_a_goal(operator, arm, node):
-    going = Going(operator)
-    operator.wait(lambda: arm.goals[TOPIC].asked, 90.0, "goal")
-    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
-    assert "deactivated" in going.ends().message
-    operator.wait(lambda: arm.goals[TOPIC].cancelled == 1, 90.0, "cancellation")
-    refused = call(operator, Trigger, "trajectory/home", Trigger.Request())
-    assert not refused.success and "not active" in refused.message
 
 
 def test_without_an_action_home_is_streamed(start, tmp_path, ros_domain):

@@ -77,23 +77,6 @@ def test_others_get_their_controllers_and_we_go_on_where_they_left_the_robot(ope
     assert "jumped by" not in node.log and "does not follow" not in node.log
 
 
-def test_controllers_of_others_are_not_taken_from_them_in_motion(operator, arm, policy, node):
-    manager = Manager(operator)
-    assert trigger(operator, "release").success
-    reclaim = operator.node.create_client(Trigger, "trajectory/reclaim")
-    assert reclaim.wait_for_service(60.0)
-    answer = reclaim.call_async(Trigger.Request())
-
-    def moves() -> bool:
-        arm.place(["wrist_roll"], 0.01 if arm.position["wrist_roll"] < 1.0 else -1.0)
-        return answer.done()
-
-    operator.wait(policy.drives(moves), 60.0, "an answer")
-    assert not answer.result().success and "moving" in answer.result().message
-    assert manager.active == THEIRS
-    assert trigger(operator, "reclaim").success and manager.active == OURS
-
-
 def test_when_the_controllers_cannot_be_switched_we_go_on(operator, arm, policy, node):
     answer = trigger(operator, "release")
     assert not answer.success

@@ -5,8 +5,6 @@ A policy sends chunks all the time; nothing may reach a controller before ~/resu
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from calling import call, change, set_parameter
@@ -117,41 +115,6 @@ def test_a_fault_is_a_crash(operator, policy, launched):
     stays(operator, policy, CRASHED)
 
 
-def test_after_a_crash_it_is_held_by_itself_and_after_a_clean_end_it_is_not(operator, policy, launched):
-    node = launched()
-    restart(node, operator)
-    moves(operator, policy)
-    crash(node, operator)
-    stays(operator, policy, CRASHED)
-    restart(node, operator)  # nobody has resumed it yet
-    stays(operator, policy, CRASHED)
-    operator.resume()
-    moves(operator, policy)
-    assert "restarted after a crash" in node.log
-
-
-def test_a_crash_of_a_node_that_was_deactivated_is_a_crash(operator, policy, launched):
-    node = launched()
-    assert change(operator, "trajectory", Transition.TRANSITION_DEACTIVATE)
-    crash(node, operator)
-    stays(operator, policy, CRASHED)
-
-
-def test_the_robot_that_was_lent_stays_lent_until_it_is_reclaimed(operator, policy, launched):
-    node = launched(after_restart="go_on")
-    assert trigger(operator, "release").success
-    for again in (crash, restart):
-        again(node, operator)
-        stays(operator, policy, LENT)
-        assert "still held: released to others" in operator.resume()
-        stays(operator, policy, LENT)
-    for transition in ("DEACTIVATE", "CLEANUP", "CONFIGURE", "ACTIVATE"):
-        assert change(operator, "trajectory", getattr(Transition, f"TRANSITION_{transition}"))
-    stays(operator, policy, LENT)
-    assert trigger(operator, "reclaim").success
-    moves(operator, policy)
-
-
 def test_controllers_that_were_switched_are_switched_back_by_the_next_process(operator, policy, launched):
     manager = Manager(operator)
     node = launched(release_by="switch", release_to="moveit_arm")
@@ -168,23 +131,6 @@ def test_controllers_that_were_switched_are_switched_back_by_the_next_process(op
     moves(operator, policy)
 
 
-def test_who_died_while_it_switched_takes_back_what_there_is_to_take(operator, policy, launched, tmp_path):
-    manager = Manager(operator)
-    node = launched(release_by="switch", release_to="moveit_arm")
-    assert trigger(operator, "release").success
-    node.kill()
-    (path,) = (tmp_path / "state" / "vla_accel_ros").glob("*.json")
-    fields = json.loads(path.read_text())
-    assert fields["switched"] == {"on": ["moveit_arm"], "off": sorted(OURS), "sure": True}
-    fields["switched"]["sure"] = False  # as it stands there before the controller manager has answered
-    path.write_text(json.dumps(fields))
-    manager.active = set(OURS)  # it was not switched yet
-    forget(operator)
-    node.start()
-    stays(operator, policy, LENT)
-    assert trigger(operator, "reclaim").success and manager.active == OURS
-
-
 def test_a_robot_that_was_sent_home_is_home_over_a_restart(operator, arm, policy, launched):
     node = launched()
     assert trigger(operator, "home").success
@@ -194,27 +140,6 @@ def test_a_robot_that_was_sent_home_is_home_over_a_restart(operator, arm, policy
         assert np.abs(arm.array(ARM) - list(HOME.values())).max() < 0.01
     operator.resume()
     moves(operator, policy)
-
-
-def test_a_state_that_cannot_be_believed_holds_and_says_why(operator, policy, launched, tmp_path):
-    node = launched(after_restart="go_on")
-    assert node.end() == 0
-    (path,) = (tmp_path / "state" / "vla_accel_ros").glob("*.json")
-    path.write_text("{")
-    forget(operator)
-    node.start()
-    stays(operator, policy, f"holding: what held the robot before the restart is unknown ({path} is damaged")
-    operator.resume()
-    moves(operator, policy)
-
-
-def test_a_hold_that_cannot_be_written_holds_and_says_so(operator, policy, launched, tmp_path):
-    node = launched()
-    (tmp_path / "state" / "vla_accel_ros").chmod(0o777)
-    assert "; a restart would forget it, because" in operator.hold()
-    restart(node, operator)
-    stays(operator, policy, UNKNOWN)
-    assert "chmod 700" in motion_of(operator)
 
 
 def test_who_could_not_keep_a_hold_does_not_go_on_by_itself(start, operator, arm, policy, tmp_path):

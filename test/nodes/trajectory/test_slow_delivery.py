@@ -112,20 +112,6 @@ def test_a_slow_way_is_measured_by_what_the_controller_executes(moving, operator
     assert motions[-1].lead_s >= 0.18, "inference guides chunks by it"
 
 
-def test_a_way_that_is_slower_than_the_bound_is_warned_of(moving, operator):
-    node, _, drives = moving
-    assert set_parameter(operator, "sim_robot", "command_delay_s", 0.3).successful
-    sentence = "arm_controller/joint_trajectory: a trajectory takes 0."
-    operator.wait(drives(lambda: sentence in node.log), 90.0, "warning")
-    operator.wait(drives(lambda: lead_ms(operator) == 150.0), 90.0, "lead at its bound")
-
-    def warned():
-        line = operator.diagnostics[f"trajectory: {ARM} stream"]
-        return "more than lead_max_s = 0.150 s" in line.message and line.level == b"\x01"
-
-    operator.wait(drives(warned), 90.0, "diagnostics")
-
-
 LISTENER = """
 import rclpy
 from rclpy.node import Node

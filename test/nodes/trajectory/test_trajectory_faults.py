@@ -97,35 +97,6 @@ def test_joints_that_were_put_elsewhere_with_a_word_begin_anew(policy, operator)
     assert not any("jumped" in reason for reason in reasons(operator))
 
 
-def test_a_joint_that_is_missing_or_no_number_is_named_in_motion(policy, operator):
-    def of_nan(message) -> None:
-        message.position[ELBOW] = float("nan")
-
-    def missing(message) -> None:
-        del message.position[ELBOW]
-        message.name = [name for i, name in enumerate(message.name) if i != ELBOW]
-
-    for change, words in (
-        (of_nan, "joint state of elbow_flex is nan"),
-        (missing, "no state of joint elbow_flex"),
-    ):
-        policy.change = change
-        count = len(operator.motions)
-        operator.wait(
-            policy.drives(
-                lambda words=words, count=count: any(
-                    words in r for m in operator.motions[count:] for r in m.reasons
-                ),
-                HERE,
-            ),
-            90.0,
-            words,
-        )
-        policy.change = None
-        wait_for(policy, operator, Motion.RUNNING)
-    assert all(bool(m.reasons) == (m.state != Motion.RUNNING) for m in operator.motions)
-
-
 @pytest.mark.parametrize(
     ("topic", "kind", "sentence"),
     [
