@@ -29,9 +29,9 @@ STARTING = {
         " process security service_calls",
         "nodes/adapters": "forward_command integrated servo",
         "nodes/camera": "camera_node",
-        "nodes/fleet": "fleet_up hybrid_placement policy_parameters seen_robots",
+        "nodes/fleet": "fleet_up policy_parameters",
         "nodes/recorder": "player",
-        "nodes/trajectory": "chunk_slot far_setpoint force_sources held_up home joint_by_joint joint_move"
+        "nodes/trajectory": "chunk_slot force_sources held_up home joint_move"
         " odd_joints release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },
 }

@@ -23,10 +23,10 @@ from vla_accel_ros.fleet.serving.slowness import KEPT_S, LARGEST, Slowness
 PATIENT = Settings(stale_s=99.0, gone_s=99.0, serve_s=9.0)
 
 
-def make_fleet(network_s: float = 0.2, robots: int = 6, **fields: Any) -> Fleet:
-    """An edge and a cloud that take 0.1 s for one, and begin nothing before that."""
+def make_fleet(network_s: float = 0.2, robots: int = 6, cloud_s: float = 0.1, **fields: Any) -> Fleet:
+    """An edge that takes 0.1 s for one, and a cloud. Neither begins anything before that."""
     edge = TimedReplica("edge", takes_s=0.1)
-    cloud = TimedReplica("cloud", takes_s=0.1, network_s=network_s)
+    cloud = TimedReplica("cloud", takes_s=cloud_s, network_s=network_s)
     names = [f"/r{number}" for number in range(robots)]
     options = {"settings": PATIENT, "make": find(FLEET_RULES, "fifo"), **fields}
     return Fleet(*names, replicas=[edge, cloud], **options)
@@ -64,19 +64,40 @@ def test_a_far_cloud_gets_nobody_and_one_at_hand_is_as_good_as_the_edge() -> Non
         assert begun(fleet) == {"edge": ["/r0"], "cloud": there}
 
 
-def test_the_choice_is_the_same_each_time() -> None:
-    def once() -> dict[str, list[str]]:
-        rng, fleet = np.random.default_rng(7), make_fleet(network_s=0.12)
-        for number in range(60):
-            fleet.ask(f"/r{rng.integers(6)}", number)
-            fleet.step(float(rng.uniform(0.0, 0.08)))
-            for one in fleet.replicas:
-                if one.jobs and rng.uniform() < 0.6:
-                    one.finish()
-                    fleet.step()
-        return begun(fleet)
-
-    assert once() == once() and all(once().values())
+def test_every_request_of_a_random_trace_goes_where_it_is_answered_soonest() -> None:
+    """By the arithmetic of a near, slow replica and a distant, fast one."""
+    chance, now_s, edge_s, cloud_s, network_s = np.random.default_rng(7), 0.0, 0.1, 0.04, 0.13
+    fleet = make_fleet(network_s, 8, cloud_s)
+    edge_free_s, ends = 0.0, dict[str, float]()
+    waiting, idle = list[str](), {f"/r{number}" for number in range(8)}
+    expected: dict[str, list[str]] = {"edge": [], "cloud": []}
+    for number in range(120):
+        asks_s = now_s + float(chance.exponential(0.045))
+        while True:
+            over = min(ends, key=ends.__getitem__, default="")
+            over = over if over and ends[over] <= asks_s else ""
+            now_s = ends.pop(over) if over else asks_s
+            fleet.now_s = now_s
+            if over:
+                fleet.replicas[over == "cloud"].finish()
+                idle.add(expected[over][-1])
+            elif idle:
+                waiting.append(str(chance.choice(sorted(idle))))
+                idle.remove(waiting[-1])
+                fleet.ask(waiting[-1], number)
+            if waiting and "edge" not in ends:
+                expected["edge"].append(waiting.pop(0))
+                edge_free_s = ends["edge"] = now_s + edge_s
+            answer_s = now_s + cloud_s + network_s
+            sooner = int((answer_s - max(now_s, edge_free_s)) / edge_s)  # of them the edge answers before
+            if "cloud" not in ends and len(waiting) > sooner:
+                expected["cloud"].append(waiting.pop(sooner))
+                ends["cloud"] = answer_s
+            fleet.step()
+            assert begun(fleet) == expected, now_s
+            if not over:
+                break
+    assert min(map(len, expected.values())) > 10
 
 
 def test_a_lost_edge_is_none_and_one_that_came_back_is_the_first_again() -> None:
