@@ -159,7 +159,7 @@ MUTATIONS = (
         "a robot's frame that cannot become an action",
         "                with failing_alone(request):\n                    request.result = self._chunk(",
         "                if True:\n                    request.result = self._chunk(",
-        ("test_robots.py",),
+        ("test_robots_come_and_go.py",),
         "bad_observation",
     ),
     Mutation(

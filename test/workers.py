@@ -32,7 +32,7 @@ STARTING = {
         "nodes/fleet": "fleet_up policy_parameters",
         "nodes/recorder": "player",
         "nodes/trajectory": "chunk_slot force_sources held_up home joint_move"
-        " odd_joints release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
+        " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },
 }
 """Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""

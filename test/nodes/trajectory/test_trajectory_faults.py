@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 import rclpy
 from chunks import Policy, S
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.context import Context
+from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, Motion
 from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 
 HERE = np.array([0.0, 0.0, 0.5, 0.0, 0.0, 0.3])
 ELBOW = 2
@@ -95,6 +100,48 @@ def test_joints_that_were_put_elsewhere_with_a_word_begin_anew(policy, operator)
         "motion from there",
     )
     assert not any("jumped" in reason for reason in reasons(operator))
+
+
+def of_nan(message: JointState) -> None:
+    message.position[ELBOW] = math.nan
+
+
+def with_a_name_too_many(message: JointState) -> None:
+    message.name = [*message.name, "wheel"]
+
+
+def later(message: JointState, by_s: float) -> None:
+    stamp = message.header.stamp
+    convert.set_stamp(stamp, convert.stamp_ns(stamp) + round(by_s * S))
+
+
+def test_states_that_cannot_be_used_hold_the_arm_until_they_can(policy, operator):
+    """Which ones those are is tested without the node (test/sensing/test_joints.py)."""
+    for change, refusal, reason in (
+        (of_nan, "refused: joint state of elbow_flex is nan", "old, the limit is"),
+        (with_a_name_too_many, "refused: joint state has 7 names and 6 positions", "old, the limit is"),
+        (partial(later, by_s=-2.0), "", "old, the limit is"),
+        (partial(later, by_s=5.0), "", "in the future"),
+    ):
+        count = len(operator.motions)
+        policy.change = change
+
+        def named(count: int = count, reason: str = reason) -> bool:
+            told = [r for motion in operator.motions[count:] for r in motion.reasons]
+            return any(r.startswith("joint_states is") and reason in r for r in told)
+
+        operator.wait(policy.drives(named, HERE), 90.0, f"{reason!r}, because of {change}")
+        wait_for(policy, operator, Motion.HOLDING)
+        log = policy.drives(lambda refusal=refusal: refusal in operator.process.log, HERE)
+        operator.wait(log, 90.0, f"{refusal!r} in the log")
+        count = len(operator.sent)
+        for_a_second(operator, policy)
+        assert len(operator.sent) == count, change
+        policy.change = None
+        wait_for(policy, operator, Motion.RUNNING)
+    assert max(np.ptp(sent.trajectory.positions, axis=0).max() for sent in operator.sent) < 0.06
+    assert len({m.beginning for m in operator.motions}) == 1, "one of these was taken for a moved arm"
+    assert all(bool(m.reasons) == (m.state != Motion.RUNNING) for m in operator.motions)
 
 
 @pytest.mark.parametrize(
