@@ -204,7 +204,7 @@ MUTATIONS = (
         "home: a call that was cancelled",
         "if call != self._calls:",
         "if False:",
-        ("test_homing.py",),
+        ("test_homing_calls.py",),
         "held_never_moves",
     ),
     Mutation(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from good_contract import GOOD, load
 
 from vla_accel_ros.contract.contract import Contract
-
-CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"
 
 
 def test_contract_reads_every_field(tmp_path):
@@ -38,25 +35,6 @@ def test_contract_converts_units_both_ways(tmp_path):
     np.testing.assert_allclose(contract.to_policy([[math.pi / 2, 0.05]]), [[0.0, 0.05]], atol=1e-12)
     positions = np.array([0.3, 0.02])
     np.testing.assert_allclose(contract.to_robot(contract.to_policy(positions)), positions, rtol=1e-15)
-
-
-@pytest.mark.parametrize("path", sorted(CONTRACTS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_contract_loads_when_shipped(path):
-    assert Contract.load(path).robot == path.stem
-
-
-def test_contract_of_the_simulated_arm():
-    contract = Contract.load(CONTRACTS / "sim_arm.yaml")
-    assert contract.joint_names == (
-        "shoulder_pan",
-        "shoulder_lift",
-        "elbow_flex",
-        "wrist_flex",
-        "wrist_roll",
-        "gripper",
-    )
-    assert contract.delta_mask.tolist() == [True] * 5 + [False]
-    assert contract.chunk.step_dt_s == 1 / 30
 
 
 def test_contract_refuses_a_file_without_cameras_or_that_is_no_mapping(tmp_path):

@@ -37,7 +37,7 @@ def test_examples_are_all_shipped_contracts():
 def test_contract_fits_the_published_models(name, config):
     contract, (joints, delta) = example(name), EXAMPLES[name]
     trained = np.stack([contract.to_policy([j.lower for j in contract.joints])] * 2) + [[-0.5], [0.5]]
-    assert trained.shape == (2, joints)
+    assert trained.shape == (2, joints) and contract.robot == name
     model = Description(Path("published"), "openpi", config, {}, trained, trained)
     assert not [finding for finding in judge(model, contract) if finding.level == ERROR]
     assert contract.delta_mask.tolist() == [bool(relative) for relative in delta]

@@ -9,9 +9,9 @@ from world import Clock, Graph, Parameters, Process, StreamLine, TrajectoryLine,
 
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.contract import Options
-from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.following.watchdog import HOMING, MotionState
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.homing import Outcome
+from vla_accel_ros.control.homing import AT_HOME, Outcome
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.robot import Robot as Moved
 from vla_accel_ros.control.trajectory import Trajectory
@@ -237,3 +237,33 @@ class EndlessAction:
 
     def poll(self) -> None:
         pass
+
+
+def assert_stays(robot: Robot) -> None:
+    """It has come to rest, gets nothing new, and answered that ~/home did not succeed."""
+    robot.run(0.7)
+    sent, position = robot.sent, robot.path[-1]
+    robot.run(3.0)
+    np.testing.assert_array_equal(robot.path[-1], position)
+    assert robot.streams or robot.sent == sent  # a stream says the same all the time
+    assert not robot.answers["home"][0]
+    assert np.abs(position - HOME).min() > 0.1
+    robot.assert_smooth()
+
+
+def assert_works(robot: Robot) -> None:
+    """It stays until it is resumed; then chunks move it, and it goes home when it is called to, and stays."""
+    assert HOMING not in robot.holds.holds
+    if robot.holds.holds:
+        robot.run(0.02)
+        stood = robot.path[-1]
+        robot.run(1.0, goal=0.5)
+        np.testing.assert_array_equal(robot.path[-1], stood)
+        robot.resume()
+    robot.run(1.0, goal=0.5)
+    assert robot.state is MotionState.RUNNING
+    robot.call("home again")
+    robot.run(3.0, goal=0.5)
+    assert robot.answers["home again"][0]
+    assert list(robot.holds.holds) == [AT_HOME]
+    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)

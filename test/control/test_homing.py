@@ -1,62 +1,22 @@
-"""What ends ~/home, at any instant: held, released, replaced, deactivated, a clock that jumps, joints that
-fall silent. The robot stops within its limits and does nothing else. Time is given.
+"""What ends a move of ~/home: held, released, replaced, deactivated, a clock that jumps, silence.
+
+The robot stops within its limits and does nothing else. Time is given.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from home_robot import ACCELERATION, HOME, KINDS, SPEED, Robot
+from home_robot import ACCELERATION, HOME, KINDS, SPEED, Robot, assert_stays, assert_works
 
-from vla_accel_ros.control.following.joining import MOVING
 from vla_accel_ros.control.following.watchdog import HOMING, OPERATOR, MotionState
-from vla_accel_ros.control.homing import AT_HOME, NOT_AT_HOME
+from vla_accel_ros.control.homing import NOT_AT_HOME
 from vla_accel_ros.control.robot import SETTLE_S
 
 
 @pytest.fixture(params=KINDS)
 def robot(request) -> Robot:
     return Robot(request.param)
-
-
-@pytest.fixture
-def waiting(robot) -> Robot:
-    """In fast motion by chunks, ~/home was just called."""
-    robot.moves()
-    robot.call("home")
-    robot.run(0.02)
-    assert robot.state is MotionState.STOPPING
-    return robot
-
-
-def assert_stays(robot: Robot) -> None:
-    """It has come to rest, gets nothing new, and answered that ~/home did not succeed."""
-    robot.run(0.7)
-    sent, position = robot.sent, robot.path[-1]
-    robot.run(3.0)
-    np.testing.assert_array_equal(robot.path[-1], position)
-    assert robot.streams or robot.sent == sent  # a stream says the same all the time
-    assert not robot.answers["home"][0]
-    assert np.abs(position - HOME).min() > 0.1
-    robot.assert_smooth()
-
-
-def assert_works(robot: Robot) -> None:
-    """It stays until it is resumed; then chunks move it, and it goes home when it is called to, and stays."""
-    assert HOMING not in robot.holds.holds
-    if robot.holds.holds:
-        robot.run(0.02)
-        stood = robot.path[-1]
-        robot.run(1.0, goal=0.5)
-        np.testing.assert_array_equal(robot.path[-1], stood)
-        robot.resume()
-    robot.run(1.0, goal=0.5)
-    assert robot.state is MotionState.RUNNING
-    robot.call("home again")
-    robot.run(3.0, goal=0.5)
-    assert robot.answers["home again"][0]
-    assert list(robot.holds.holds) == [AT_HOME]
-    np.testing.assert_allclose(robot.path[-1], HOME, atol=1e-6)
 
 
 def stands_with(robot: Robot, sag: float) -> float:
@@ -117,76 +77,6 @@ def test_a_move_whose_joints_do_not_follow_stops_and_says_which(robot):
     reach = SPEED * (0.15 + 0.2 + 0.06 + 0.03) + SPEED**2 / ACCELERATION / 2
     assert np.abs(robot.path[-1] - fast_at).max() < reach
     robot.off = False  # where it is commanded to be is where it is
-    assert_works(robot)
-
-
-def test_a_call_that_waits_for_the_stand_and_is_held_never_moves(waiting):
-    waiting.hold()
-    assert_stays(waiting)
-    assert waiting.answers["home"][1] == OPERATOR
-    assert_works(waiting)
-
-
-def test_a_call_that_waits_for_the_stand_and_is_released_never_moves(waiting):
-    waiting.call("release")
-    assert_stays(waiting)
-    assert waiting.answers["release"][0]
-    waiting.call("reclaim")
-    assert waiting.answers["reclaim"][1] == f"ours, and held: {NOT_AT_HOME}"
-    assert_works(waiting)
-
-
-@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
-def test_a_call_that_waits_for_the_stand_while_the_clock_jumps_never_moves(waiting, seconds):
-    waiting.jump(seconds)
-    assert_stays(waiting)
-    assert waiting.answers["home"][1] == "ROS time has jumped"
-    assert_works(waiting)
-
-
-def test_a_second_call_while_the_first_waits_takes_its_place(waiting):
-    waiting.call("home again")
-    waiting.run(4.0)
-    assert waiting.answers["home"][1] == "replaced by another move"
-    assert waiting.answers["home again"][0] and HOMING not in waiting.holds.holds
-    waiting.assert_smooth()
-
-
-def test_two_calls_that_wait_are_both_void_when_it_is_held(waiting):
-    waiting.call("home again")
-    waiting.hold()
-    assert_stays(waiting)
-    assert not waiting.answers["home again"][0] and HOMING not in waiting.holds.holds
-
-
-def test_a_call_that_waits_for_the_stand_answers_when_the_node_is_deactivated(waiting):
-    waiting.deactivate()
-    assert "not active" in waiting.answers["home"][1] and HOMING not in waiting.holds.holds
-
-
-def test_it_does_not_go_home_from_where_the_joints_were_long_ago(robot):
-    robot.moves()
-    robot.silent = True
-    robot.run(1.5, goal=1.8)
-    position = robot.path[-1]
-    robot.call("home")
-    answer = robot.answers["home"]
-    assert not answer[0] and answer[1].startswith("joint_states is ")
-    assert answer[1].endswith(": look at its driver")
-    robot.run(0.5)
-    np.testing.assert_array_equal(robot.path[-1], position)
-    assert HOMING not in robot.holds.holds
-
-
-def test_joints_that_fall_silent_before_the_stand_are_late_for_home():
-    robot = Robot("joint_trajectory")
-    robot.moves()
-    robot.silent = True
-    robot.run(0.25, goal=1.8)
-    robot.call("home")
-    robot.run(SETTLE_S + 0.5)
-    assert robot.answers["home"][1].endswith(": look at its driver")
-    robot.silent = False
     assert_works(robot)
 
 
@@ -259,18 +149,11 @@ def test_of_a_move_a_controller_has_no_more_than_the_age_of_a_chunk_and_a_brake(
     assert_works(robot)
 
 
-@pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
-def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(robot, seconds):
-    robot.goes_home()
-    robot.jump(seconds)
-    assert_stays(robot)
-    assert_works(robot)
-
-
+@pytest.mark.parametrize("another", [False, True], ids=["alone", "beside one that goes by its action"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seconds", [-500.0, -0.3, 500.0])
-def test_so_does_a_move_beside_another_controller_that_goes_by_its_action(kind, seconds):
-    robot = Robot(kind, another=True)
+def test_a_move_in_motion_stops_within_limits_when_the_clock_jumps(kind, seconds, another):
+    robot = Robot(kind, another=another)
     robot.goes_home()
     robot.jump(seconds)
     assert_stays(robot)
@@ -358,28 +241,6 @@ def test_a_stream_that_is_behind_its_path_is_released_when_it_stands(stalls_s):
     assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= ACCELERATION * 1.05
 
 
-def test_from_where_no_joint_can_be_it_does_not_go_home(robot):
-    robot.moves()
-    robot.run(1.5)
-    robot.sag = np.array([0.0, 1e12])
-    robot.run(0.3)
-    robot.call("home")
-    assert robot.answers["home"][1].startswith("b is measured far outside its range of -2 to 2")
-
-
-def test_a_call_that_never_moved_leaves_the_setpoint_where_chunks_left_it():
-    robot = Robot("joint_trajectory")
-    robot.goes_home()
-    robot.run(3.0)
-    robot.resume()
-    robot.run(2.0, goal=1.5)
-    robot.call("home again")
-    robot.hold()
-    robot.run(0.8)
-    assert robot.answers["home"][0] and robot.answers["home again"][1] == OPERATOR
-    np.testing.assert_allclose(robot.robot.follower.joining.setpoint, robot.path[-1], atol=1e-9)
-
-
 @pytest.mark.parametrize("by_action", [False, True])
 def test_a_fault_ends_a_move_within_limits(by_action):
     robot = Robot("joint_trajectory", by_action=by_action)
@@ -418,31 +279,3 @@ def test_joints_that_are_put_elsewhere_while_it_brakes_are_no_fault():
     robot.sag = np.full(2, -1.0)
     robot.run(1.0)
     assert robot.answers["reset"][0] and not robot.holds.holds
-
-
-def test_joints_that_contradict_themselves_are_not_moved_home(robot):
-    """Two publishers tell of one robot in turn."""
-    robot.run(0.5)
-    for _ in range(20):
-        robot.sag = 0.4 - robot.sag
-        robot.run(0.01)
-    robot.call("home")
-    stood = robot.path[-1]
-    for _ in range(300):
-        robot.sag = 0.4 - robot.sag
-        robot.run(0.01)
-    assert not robot.answers["home"][0]
-    assert "a is measured at two places" in robot.answers["home"][1]
-    np.testing.assert_array_equal(robot.position, stood)
-
-
-def test_joints_that_others_still_move_are_not_moved_home(robot):
-    robot.run(0.5)
-    for tick in range(400):
-        if tick == 20:
-            robot.call("home")
-        robot.sag = robot.sag + 0.005
-        robot.run(0.01)
-    assert not robot.answers["home"][0]
-    assert MOVING in robot.answers["home"][1]
-    np.testing.assert_array_equal(robot.position, np.zeros(2))

@@ -9,6 +9,7 @@ import torch
 from builders import make_config, make_model, make_observation, make_policy
 from calibrations import calibration
 from openvla_builders import make_openvla_folder
+from stage_runs import Run, apart
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
@@ -18,7 +19,6 @@ from vla_accel_ros.engine.stages.denoise.int8 import DenoiseInt8
 from vla_accel_ros.engine.stages.dropping import drop
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.precision import EXACT
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.calibration import Calibration, products
@@ -27,7 +27,6 @@ from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.layers.quantized import W8A8, Quantized
-from vla_accel_ros.models.pi.model import Pi
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
@@ -35,35 +34,11 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 MOST = 0.04
 
 
-class Run:
-    """What stages make of the same frame. int8: None = exact ones."""
-
-    def __init__(self, model: Pi, int8: Int8 | None, guide: Inpainting | None = None) -> None:
-        config, g = model.config, torch.Generator().manual_seed(3)
-        self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
-        self.stages = Stages(model, self.pool, precision=EXACT if int8 is None else W8A8, int8=int8)
-        images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
-        prompt = torch.randint(4, config.vocab, (7,), generator=g)
-        noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
-        state = torch.randn(1, config.state_dim, generator=g)
-        (self.length,) = self.stages.observe([images], [prompt], [1])
-        self.tokens = self.stages.encode(2).tokens.clone()
-        self.kv = self.pool.view(1, self.length)
-        self.hidden = self.stages.last_hidden(1, self.length)
-        self.actions = self.stages.act(
-            noise, state, [1], [self.length], 4, None if guide is None else [guide]
-        ).actions
-
-
-def apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm())
-
-
 @kinds
 @pytest.mark.parametrize("smoothed", [False, True])
 def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None:
     model = make_model(make_config(kind), varied=False)
-    ours, exact = Run(model, Int8(calibration(model) if smoothed else None)), Run(model, None)
+    ours, exact = Run(model, W8A8, Int8(calibration(model) if smoothed else None)), Run(model)
     for made in ("tokens", "hidden", "actions"):
         assert 0 < apart(getattr(ours, made), getattr(exact, made)) < MOST, made
     assert 0 < apart(ours.kv.k, exact.kv.k) < MOST
@@ -74,7 +49,7 @@ def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None
 def test_rows_are_of_all_products_of_denoising_or_of_none(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     made = calibration(model)
-    whole, before = (Run(model, Int8(made, denoise)) for denoise in (True, False))
+    whole, before = (Run(model, W8A8, Int8(made, denoise)) for denoise in (True, False))
     layers = whole.stages.int8.expert(model, ())
     assert {weight.dtype for layer in layers for weight in vars(layer).values()} == {torch.int8}
     assert torch.equal(whole.kv.k, before.kv.k) and type(before.stages.denoise(1, 4)) is Denoise
@@ -84,13 +59,13 @@ def test_rows_are_of_all_products_of_denoising_or_of_none(kind: str) -> None:
 @kinds
 def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
-    exact = Run(model, None)
+    exact = Run(model)
     everything = Int8(calibration(model, dict.fromkeys(("vision", "prefix", "expert"), 1.0)))
-    ours = Run(model, everything)
+    ours = Run(model, W8A8, everything)
     for made in ("tokens", "hidden", "actions"):
         torch.testing.assert_close(getattr(ours, made), getattr(exact, made), rtol=1e-4, atol=5e-5)
     assert everything.nbytes == 0 and len(everything.said.split(", ")) == len(products(model)) + 2
-    expert = Run(model, Int8(calibration(model, {"vision": 1.0, "prefix": float("nan")})))
+    expert = Run(model, W8A8, Int8(calibration(model, {"vision": 1.0, "prefix": float("nan")})))
     torch.testing.assert_close(expert.kv.k, exact.kv.k, rtol=1e-4, atol=5e-5)
     assert 0 < apart(expert.actions, exact.actions) < MOST
 
@@ -98,12 +73,12 @@ def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
 @kinds
 def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
-    exact = Run(model, None)
+    exact = Run(model)
     for left in ("qkv", "o", "gate_up", "down", "fc1", "fc2"):
         made = calibration(model)
         errors = {name: float(name.endswith(f".{left}")) for name in made.errors}
         ours = Int8(Calibration(made.model, 1, made.largest, errors))
-        assert 0 < apart(Run(model, ours).actions, exact.actions) < MOST
+        assert 0 < apart(Run(model, W8A8, ours).actions, exact.actions) < MOST
         layer = ours.vision(model)[0] if left.startswith("fc") else ours.expert(model, ())[0]
         assert isinstance(getattr(layer, left), Tensor) and isinstance(layer.o, Tensor) == (left == "o")
 
@@ -115,7 +90,7 @@ def test_chunks_that_agree_with_others_are_near(kind: str, form: Form) -> None:
     target = torch.randn(8, 8, generator=torch.Generator().manual_seed(9))
     weights = torch.linspace(1, 0, 8)
     guide = Inpainting(target, weights, committed=2 if form is Form.COMMITTED else 0)
-    ours, exact = Run(model, Int8(calibration(model)), guide), Run(model, None, guide)
+    ours, exact = Run(model, W8A8, Int8(calibration(model)), guide), Run(model, guide=guide)
     assert 0 < apart(ours.actions, exact.actions) < MOST
     assert torch.equal(ours.actions[:, :2], target[None, :2]) == (form is Form.COMMITTED)
 
@@ -185,7 +160,7 @@ def test_int4_weights_may_go_with_int8_rows(kind: str) -> None:
 def test_the_plain_model_does_not_notice(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    Run(model, Int8(calibration(model)))
+    Run(model, W8A8, Int8(calibration(model)))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from builders import make_config, make_model, make_observation, make_policy
 from openvla_builders import make_openvla_folder
+from stage_runs import Run, apart
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -20,40 +21,16 @@ from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.pi.folding import fold_prefix
-from vla_accel_ros.models.pi.model import Pi
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
-WORDS = 7
-
-
-class Run:
-    """Stages of a precision over the same model, and what they make of the same frame."""
-
-    def __init__(self, model: Pi, precision: str, words: int = WORDS) -> None:
-        config, g = model.config, torch.Generator().manual_seed(3)
-        self.pool = KVPool(config.prefix, 2, config.max_tokens, CPU, torch.float32)
-        self.stages = Stages(model, self.pool, precision=precision)
-        images = torch.randint(256, (2, 28, 28, 3), generator=g).byte().numpy()
-        prompt = torch.randint(4, config.vocab, (words,), generator=g)
-        noise = torch.randn(1, config.horizon, config.action_dim, generator=g)
-        state = torch.randn(1, config.state_dim, generator=g)
-        (self.length,) = self.stages.observe([images], [prompt], [1])
-        self.tokens = self.stages.encode(2).tokens.clone()
-        self.kv = self.pool.view(1, self.length)
-        self.hidden = self.stages.last_hidden(1, self.length)
-        self.actions = self.stages.act(noise, state, [1], [self.length], 4).actions
-
-
-def apart(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).norm() / b.norm())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precision", "most"), [("fp8", 0.08), ("int8", 0.02), ("int4", 0.2)])
 def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most: float) -> None:
     model = make_model(make_config(kind), varied=False)
-    ours, exact = Run(model, precision), Run(model, EXACT)
+    ours, exact = Run(model, precision), Run(model)
     assert 0 < apart(ours.actions, exact.actions) < most
 
 
@@ -73,16 +50,16 @@ def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind:
 def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
     model = make_model(make_config("pi05"), varied=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = Run(model, EXACT)
+    first = Run(model)
     for precision in PRECISIONS[1:]:
         Run(model, precision)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(Run(model, EXACT).actions, first.actions)
+    assert torch.equal(Run(model).actions, first.actions)
 
 
 def test_copies_are_made_once_for_all_stages_and_counted() -> None:
     model = make_model(make_config("pi0"), varied=False)
-    assert Run(model, EXACT).stages.small.nbytes == 0
+    assert Run(model).stages.small.nbytes == 0
     ours = Run(model, "fp8").stages
     small, held = ours.small, ours.small.nbytes
     ours.encode(1), ours.prefill(1, 3), ours.denoise(2, 7)

@@ -189,11 +189,6 @@ def test_an_index_names_files_beside_it(shard: object, tmp_path: Path) -> None:
     refused(folder, f"weight_map.{first}", "it must name a .safetensors beside it")
 
 
-def test_arguments_are_checked_before_anything_is_read(tmp_path: Path) -> None:
-    refused(tmp_path, "device is 'gpu'", device="gpu")
-    refused(tmp_path, "dtype is torch.float16", dtype=torch.float16)
-
-
 @pytest.mark.parametrize("weights", ["of their own", "of the base model"])
 @pytest.mark.parametrize("name", MAKERS)
 def test_adapters_are_refused_also_beside_the_weights_of_their_base_model(

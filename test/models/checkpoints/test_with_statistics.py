@@ -12,7 +12,7 @@ import pytest
 from builders import JOINTS, make_checkpoint, make_config, make_stats
 from folders import edit_json
 from lerobot_builders import make_lerobot_config, make_lerobot_folder, make_lerobot_stats
-from openvla_builders import ACTIONS, make_norm_stats, make_openvla_folder
+from openvla_builders import make_norm_stats, make_openvla_folder
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.session import statistics_checksum
@@ -143,11 +143,3 @@ def test_statistics_of_a_data_set_are_checked(
     edit_json(file, lambda data: data.pop("action"))
     with pytest.raises(ValueError, match=r"stats\.json: action\.\w+ must be a list of finite numbers"):
         load_policy(folder, statistics=dataset)
-
-
-def test_as_many_policies_as_there_are_data_sets(tmp_path: Path) -> None:
-    folder, first, second = several_datasets(tmp_path / "model")
-    policy = load_policy(folder, statistics=first)
-    policies = {key: with_statistics(policy, folder, statistics=key) for key in describe(folder).statistics}
-    assert {key: one.joints for key, one in policies.items()} == {first: ACTIONS, second: FEW}
-    assert {id(one.model) for one in policies.values()} == {id(policy.model)}

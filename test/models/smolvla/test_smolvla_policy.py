@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from smolvla_recording import CASES, FOLDER, SPEC, Case, make_smolvla_folder
 from torch import Tensor
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -82,30 +81,6 @@ def test_a_newer_state_changes_nothing(engine: Engine) -> None:
     assert np.array_equal(first.actions, second.actions)
 
 
-def test_a_chunk_goes_on_from_the_one_before(engine: Engine) -> None:
-    case = Case(0)
-    with engine.observe(case.observation) as prefix:
-        previous = engine.act(prefix)
-        free = engine.act(prefix, noise=case["noise"].numpy())
-        guided = engine.act(
-            prefix,
-            noise=case["noise"].numpy(),
-            guidance=guidance_to(engine, prefix, previous, 3, schedule="ONES"),
-        )
-    before, after = (np.abs(chunk.actions - previous.actions)[:3].mean() for chunk in (free, guided))
-    assert after < 0.5 * before
-
-
-def test_it_may_be_given_what_is_executed(policy: SmolVLAPolicy) -> None:
-    case, engine = Case(0), Engine(replace(policy, trained_delay=4), steps=3)
-    committed = np.full((2, 6), 0.25, np.float32)
-    with engine.observe(case.observation) as prefix:
-        chunk = engine.act(prefix, noise=case["noise"].numpy(), committed=committed)
-        free = engine.act(prefix, noise=case["noise"].numpy())
-    assert np.array_equal(chunk.actions[:2], committed)
-    assert not np.array_equal(chunk.actions[2:], free.actions[2:])
-
-
 @pytest.mark.parametrize("fast", [False, True], ids=["plain", "captured"])
 def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(
     policy: SmolVLAPolicy, fast: bool
@@ -150,14 +125,6 @@ def test_an_unknown_camera_is_named(policy: SmolVLAPolicy) -> None:
     image = observation.images["top"]
     with pytest.raises(ValueError, match=r"has \['left'\]"):
         policy.inputs(replace(observation, images={"left": image}))
-
-
-def test_bfloat16_moves_near_float32(folder: Path) -> None:
-    case, half = Case(0), load_policy(folder, dtype=torch.bfloat16)
-    engine = Engine(half, steps=SPEC["num_steps"], time_rule="lerobot")
-    with engine.observe(case.observation) as prefix:
-        chunk = engine.act(prefix, noise=case["noise"].numpy())
-    assert np.abs(chunk.actions - case["actions"].numpy()).max() < 0.05
 
 
 def test_what_training_for_committed_actions_says_of_itself(tmp_path: Path) -> None:

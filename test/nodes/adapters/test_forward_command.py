@@ -6,11 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from calling import call, change, settled, state
+from calling import change, settled, state
 from chunks import Policy
 from lifecycle_msgs.msg import State, Transition
 from stand_ins import ARM, Arm, Parameters, motion_of, write_contract
-from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.contract.contract import Contract
@@ -78,13 +77,6 @@ def test_chunks_are_followed_without_a_leap_and_when_they_stop_the_arm_brakes_an
     assert {value.key for value in line.values} == {"late", "joined"}
 
 
-def test_nothing_is_commanded_before_the_first_motion(operator, arm, node):
-    operator.wait(lambda: motion_of(operator), 90.0, "diagnostics")
-    end_s = time.monotonic() + 0.5
-    operator.wait(lambda: time.monotonic() > end_s, 90.0, "half a second")
-    assert not arm.commands
-
-
 def test_deactivated_in_motion_the_stop_is_streamed_to_its_end_and_then_it_is_silent(
     operator, contract, arm, policy, node
 ):
@@ -117,28 +109,6 @@ def test_the_first_command_after_a_chunk_belongs_to_its_frame(operator, arm, pol
     of_frames = [flows for flows in commands if flows]
     assert len(commands) >= 100 and len(set(followed)) == len(followed)
     assert of_frames and len(set(of_frames)) == len(of_frames) and set(of_frames) <= set(followed)
-
-
-def test_released_nothing_is_sent_and_reclaimed_it_goes_on_from_where_others_left_it(
-    operator, contract, arm, policy, node
-):
-    begin = arm.array(ARM)
-    operator.wait(policy.drives(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1), 90.0, "motion")
-    answer = call(operator, Trigger, "trajectory/release", Trigger.Request())
-    assert answer.success and "reclaim" in answer.message
-    operator.wait(lambda: operator.motions[-1].state == operator.motions[-1].RELEASED, 90.0, "word of it")
-    count = settled(operator, "trajectory", lambda: len(arm.commands))
-    others = arm.array(ARM) + 0.3
-    for name, position in zip(ARM, others):
-        arm.position[name] = float(position)
-    end_s = time.monotonic() + 0.5
-    operator.wait(policy.drives(lambda: time.monotonic() > end_s), 90.0, "half a second")
-    assert len(arm.commands) == count
-    operator.wait(lambda: "released to others" in motion_of(operator), 90.0, "diagnostics")
-    assert call(operator, Trigger, "trajectory/reclaim", Trigger.Request()).success
-    operator.wait(policy.drives(lambda: len(arm.commands) > count + 30), 90.0, "commands")
-    arm.commands[:] = arm.commands[count:]
-    assert_no_leap(arm, others, contract)
 
 
 @pytest.mark.parametrize(

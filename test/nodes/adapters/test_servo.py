@@ -12,20 +12,17 @@ import pytest
 from calling import call, change, settled
 from chunks import Policy
 from control_msgs.msg import JointJog
-from force_driver import Sensor
 from geometry_msgs.msg import TwistStamped
 from lifecycle_msgs.msg import Transition
 from moveit_msgs.srv import ServoCommandType
-from stand_ins import ALL, ARM, Arm, Parameters, motion_of, write_contract
+from stand_ins import ALL, ARM, Arm, Parameters, write_contract
 from std_srvs.srv import SetBool, Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.twist import RAMP_S
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 
-S = 1_000_000_000
 RATE_HZ = 50.0
 JOG = {"topic": "servo_node/delta_joint_cmds", "kind": "servo_joint", "rate_hz": RATE_HZ}
 TWIST = {
@@ -111,14 +108,6 @@ def policy(operator) -> Policy:
 
 
 @pytest.fixture
-def sensor():
-    sensor = Sensor(SLOT)
-    yield sensor
-    sensor.over = True
-    sensor.join()
-
-
-@pytest.fixture
 def node(start, tmp_path, servo):
     return start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
 
@@ -200,36 +189,6 @@ def test_twists_move_the_hand_and_the_gripper_moves_by_its_own_controller(
     assert not servo.commands[-1][2].any()
     operator.wait(lambda: "holding" in node.log, 90.0, "word of it")
     operator.wait(policy.drives(lambda: not servo.paused and len(servo.commands) > count), 90.0, "motion")
-
-
-def test_a_hand_moved_by_twists_goes_back_from_a_contact_and_is_stopped_by_a_collision(
-    operator, contract, servo, policy, node, sensor
-):
-    policy.goal = np.array([0.2, 0.0, 0.1, 0.0, 0.0, 0.3, 0.9])
-
-    def moves() -> bool:
-        return bool(servo.commands) and np.allclose(servo.commands[-1][2], policy.goal[:6])
-
-    operator.wait(policy.drives(moves), 90.0, "a moving hand")
-    sensor.force = 15.0
-    operator.wait(policy.drives(lambda: servo.commands[-1][2][0] < -0.05), 90.0, "the way back")
-    sensor.force = 1.0
-    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 90.0, "word of it")
-    count = len(servo.commands)
-    operator.wait(policy.drives(lambda: len(servo.commands) > count and moves()), 90.0, "motion by itself")
-    sensor.force = 60.0
-    operator.wait(policy.drives(lambda: "the limit is 30 N" in motion_of(operator)), 90.0, "word of it")
-    operator.wait(policy.drives(lambda: servo.paused), 90.0, "pause")
-    sensor.force = 1.0
-    wait_s(operator, 0.5, policy.drives)
-    assert not servo.commands[-1][2].any() and servo.paused, "a collision needs somebody"
-    operator.resume()
-    operator.wait(policy.drives(lambda: not servo.paused and moves()), 90.0, "motion after resume")
-    change, passed_s = changes_of(servo)
-    ramps = np.repeat([0.5, 1.0], 3) / RAMP_S
-    assert (change <= ramps * np.maximum(passed_s, 1 / RATE_HZ)[:, None] * 1.5).all()
-    gone = np.array([command[2] for command in servo.commands])
-    assert (gone[:, 0] * gone[:, 2] >= -1e-9).all(), "the way back is the way that it came"
 
 
 def test_a_servo_without_services_is_warned_about_once_and_sent_to(
