@@ -20,7 +20,7 @@ from vla_accel_ros.control.on_arrival import eased
 from vla_accel_ros.control.outputs.reports import Execution, ReportedState, Reports
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput, kept
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import TrajectoryController
+from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
@@ -32,17 +32,18 @@ ANEW = np.array([0.1, -0.1])
 
 
 class Arm:
-    """An output, and the controller that hears it. now: of all clocks. heard: messages, each with ROS time of
-    its beginning and whether it is stamped. says: what the controller reports next. subscribed: whether it
-    listens. after: called when a message leaves."""
+    """An output, and the controller that hears it. now: ROS time; set_by: how far it was set. heard:
+    messages, each with ROS time of its beginning and whether it is stamped. says: what the controller reports
+    next. subscribed: whether it listens. after: called when a message leaves."""
 
-    def __init__(self, stamped: bool = True, limits: JointLimits = LIMITS) -> None:
+    def __init__(self, stamped: bool = True, limits: JointLimits = LIMITS, simulated: bool = True) -> None:
+        self.set_by = 0
         self.now, self.heard, self.subscribed = 1000 * S, list[tuple[Trajectory, int, bool]](), False
         self.says = list[ReportedState]()
         self.after: Callable[[], object] = lambda: None
         line = TrajectoryLine(self._hear, state=lambda: self.says.pop() if self.says else None)
         line.is_heard = lambda: self.subscribed  # type: ignore[method-assign]
-        self.clock = Clock(lambda: self.now, simulated=True)
+        self.clock = Clock(lambda: self.now, lambda: self.now - self.set_by, simulated)
         arm = Controller("arm/joint_trajectory", NAMES)
         self.output = TrajectoryOutput(arm, limits, Delivery(0.03, 0.1), line, self.clock, stamped)
 
@@ -305,20 +306,32 @@ def test_a_controller_that_says_that_it_is_elsewhere_is_not_led_away_by_a_stop(a
     assert (np.abs(goal - ANEW) > 0.4).any() == (said not in stamps)
 
 
-@pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0])
-@pytest.mark.parametrize("moves", [True, False])
-def test_a_controller_with_another_clock_stands_in_the_new_time_when_its_stop_ends(set_by_s, moves):
-    arm = Arm(stamped=False)
-    begin_ns = arm.now
-    path = move(NAMES, np.zeros(2), np.array([1.0, -1.0]), LIMITS, 1.0, begin_ns)
-    arm.output.send(path, begin_ns)
-    arm.now = begin_ns + S // 4
-    arm.clock.jumped_ns = round(set_by_s * S)
-    was_ns, arm.now = arm.now, arm.now + arm.clock.jumped_ns
-    stop = brake_on_arrival(NAMES, path.sample, was_ns, arm.now, 0.06, LIMITS) if moves else None
-    arm.output.stop(stop, arm.now)
-    rests_ns = arm.output.rests_ns()
-    assert rests_ns == (0 if stop is None else stop.end_ns + 60 * MS)
+@pytest.mark.parametrize("set_by_s", [-3600.0, -0.1, 0.5, 3600.0])
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_controller_with_another_clock_goes_on_when_ours_is_set_and_comes_to_rest_within_limits(
+    set_by_s, stops
+):
+    arm, limits = Arm(False, eased(LIMITS), simulated=False), eased(LIMITS)
+    controller = TrajectoryController(NAMES, np.zeros(2), True)
+    path = move(NAMES, np.zeros(2), np.array([1.0, -1.0]), limits, 1.0, arm.now)
+    arm.send(path)
+    controller.accept(arm.got, arm.now, TrajectoryPoint(0, np.zeros(2)))
+    arm.now += S // 3
+    was_ns, arm.set_by = arm.now, round(set_by_s * S)
+    arm.now += arm.set_by
+    if arm.clock.jumps():
+        stop = brake_on_arrival(NAMES, path.sample, was_ns, arm.now, 0.06, limits) if stops else None
+        arm.output.stop(stop, arm.now)
+    else:  # it was set by so little that nobody knows
+        arm.send(path.since(arm.now) if stops else path)
+    if len(arm.heard) > 1:
+        controller.accept(arm.got.later(-arm.set_by), was_ns, TrajectoryPoint(0, np.zeros(2)))
+    rests_ns = arm.output.rests_ns() - arm.set_by
+    times, positions = controller.path(rests_ns + S)
+    times, positions = times[times >= 999 * S], positions[times >= 999 * S]
+    assert not judge_path(times, positions, LIMITS, [], [])
+    moving_ns = times[np.flatnonzero(np.abs(np.diff(positions, axis=0)).max(axis=1) > 1e-9)[-1]]
+    assert rests_ns - 200 * MS < moving_ns <= rests_ns
 
 
 SPEED = 2.0

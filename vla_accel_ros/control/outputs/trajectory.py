@@ -19,14 +19,15 @@ from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.on_arrival import ahead, first_ns
-from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name
+from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name, steady_ns
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 
 # A message should never take longer.
 KEEP_S = 1.0
 # A message that is delayed again and again is sent with twice the lead each time, at most this often.
-_TRIES, _DOUBLED_S, _NEVER_NS = 6, 0.01, 2**63
+_TRIES, _DOUBLED_S = 6, 0.01
+_PROMPT_NS = 10_000_000  # how soon a message leaves that begins when it arrives
 REPORT_NS = 500_000_000
 """How long a controller's report counts."""
 HEAR_S = 1.0
@@ -85,7 +86,8 @@ class TrajectoryOutput(Output):
         super().__init__(controller)
         self._channel, self._clock, self._delivery = channel, clock, delivery
         self._hand_over, self._stamped = HandOver(limits), stamped
-        # What a controller with another clock executes, if it got it at once.
+        # What a controller with another clock executes, if it got it at once; in steady time, because it does
+        # not follow when ours is set.
         self._on_arrival = HandOver(limits)
         self._report: ReportedState | None = None
         self._reported = deque[ReportedState](maxlen=_REPORTS)  # while its speed is scaled
@@ -93,7 +95,8 @@ class TrajectoryOutput(Output):
         self._scaled = False
         self._hear_until_s = 0.0
         self._measured: tuple[np.ndarray, int] | None = None  # joints, and their stamp
-        self._limits, self._rests_ns = limits, 0
+        self._limits = limits
+        self._executes: Trajectory | None = None  # by a controller with another clock, at the latest
         self._late_count, self._late, self._trouble_until_s = 0, "", -math.inf
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
@@ -107,16 +110,16 @@ class TrajectoryOutput(Output):
         self._hand_over.rests(*self._resting(), lead_s, self._measured)
         for _ in range(_TRIES):
             now_ns = self._clock.now_ns()
-            by_ns, start_ns = _NEVER_NS, now_ns
+            start_ns = now_ns
             if self._stamped:
                 path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
                 if path is None:
                     return
                 start_ns = min(path.start_ns, now_ns)  # a motion that begins later is approached from now on
             else:
-                state = self._on_arrival.state(now_ns)
+                state = self._on_arrival.state(now_ns + self._steady_by_ns())
                 path = ahead(decided, first_ns(decided, self._limits, lead_s, now_ns, state))
-                self._rests_ns = path.end_ns + round(lead_s * 1e9)
+                by_ns = now_ns + _PROMPT_NS
             self._channel.write(kept(path), start_ns, self._stamped)
             now_ns = self._clock.now_ns()
             if self._clock.was_set():
@@ -131,7 +134,10 @@ class TrajectoryOutput(Output):
         if self._stamped:
             self._hand_over.sent(path, decided, now_ns)
         else:
-            self._on_arrival.sent(path, path, now_ns)
+            by_ns = self._steady_by_ns()
+            path = path.later(by_ns)
+            self._on_arrival.sent(path, path, now_ns + by_ns)
+            self._executes = path.later(round(lead_s * 1e9))
         if self._channel.is_heard():
             stamp_ns = start_ns if self._stamped else 0
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._clock.now_ns())
@@ -159,7 +165,7 @@ class TrajectoryOutput(Output):
         self._delivery.forget()
         self._hand_over.forget()
         self._on_arrival.forget()
-        self._rests_ns = 0
+        self._executes = None
 
     def open(self) -> list[str]:
         if self._channel.reports:
@@ -171,16 +177,19 @@ class TrajectoryOutput(Output):
         lead_s, was_ns = self._delivery.lead_s, now_ns - self._clock.jumped_ns
         self._look()
         self._delivery.forget()
-        self._on_arrival.forget()
+        if not self._stamped:
+            if self._clock.simulated:  # which it follows, too
+                self.begin()
+            if braking is not None:
+                self.send(braking, now_ns)
+            return None if self._executes is None else self._executes.later(-self._steady_by_ns())
         share = None if braking is None else braking.select(self.controller.joints)
         self._pass_on_report(was_ns, now_ns)
         stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
         if stop is not None:  # on arrival: the controller may not have heard of the new time yet
             self._channel.write(kept(stop), now_ns, stamped=False)
             self._channel.publish()
-        stopping = self._hand_over.stopping
-        self._rests_ns = 0 if stopping is None else stopping.end_ns
-        return stopping
+        return self._hand_over.stopping
 
     def _pass_on_report(self, was_ns: int, now_ns: int) -> None:
         """Pass on the setpoint that the controller reported, in the time before the clock was set or in the
@@ -209,11 +218,20 @@ class TrajectoryOutput(Output):
     def commanded(self, t_ns: int) -> Mapping[str, float]:
         if self._scaled and self._reported:
             return min(self._reported, key=lambda report: abs(report.stamp_ns - t_ns)).reference
-        executed = self._hand_over if self._stamped else self._on_arrival
-        return by_name(self.controller.joints, executed.commanded(t_ns))
+        if self._stamped:
+            return by_name(self.controller.joints, self._hand_over.commanded(t_ns))
+        return by_name(self.controller.joints, self._on_arrival.commanded(t_ns + self._steady_by_ns()))
 
     def rests_ns(self) -> int:
-        return self._hand_over.rests_ns if self._stamped else self._rests_ns
+        if self._stamped:
+            return self._hand_over.rests_ns
+        return 0 if self._executes is None else self._executes.end_ns - self._steady_by_ns()
+
+    def _steady_by_ns(self) -> int:
+        """How far the clock that is never set is ahead of ROS time; 0 where ROS time is simulated."""
+        now_ns = self._clock.now_ns()
+        steady_now_ns = steady_ns(self._clock, now_ns)
+        return 0 if steady_now_ns is None else steady_now_ns - now_ns
 
     def lead_s(self, now_ns: int) -> float:
         self._look()
