@@ -42,8 +42,7 @@ class Result:
     log: tuple[str, ...]
 
     def __str__(self) -> str:
-        command = f"python test/control/adversary.py --seed {self.seed}"
-        return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: {command}"
+        return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: --seed {self.seed}"
 
 
 def play(

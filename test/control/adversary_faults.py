@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 from adversary_inputs import HOLD_SLACK_NS
-from adversary_messages import Delivered
 from adversary_scene import MS, S
+from adversary_ways import POLL_HZ, WAYS, Ways
 
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 
-class Episode(Delivered):
+class Episode(Ways):
     """One robot and its misfortunes; see Scene."""
 
     @property
@@ -29,10 +29,15 @@ class Episode(Delivered):
         self._every(S // self.chunk_hz, self._chunks)
         if self.robot.kind != "joint_trajectory":
             self._every(round(self.robot.period_s * S), self._tick)
+        if self.robot.chunks_from != "topic":
+            self._every(S // POLL_HZ, self._poll)
         if self.faults:
             self._at(round(self.rng.expovariate(self.pace) * S), self._fault)
-        while self._queue and self._queue[0][0] <= self.end_ns:
-            self._next()
+        try:
+            while self._queue and self._queue[0][0] <= self.end_ns:
+                self._next()
+        finally:
+            self.close()
         self._judge()
         return self
 
@@ -78,10 +83,10 @@ class Episode(Delivered):
         by_s = self.rng.choice((-0.002, -0.015, -0.1, -50.0, 0.01, 0.3, 1.5, 100.0))
         by_ns = round(by_s * S)
         self.offset_ns += by_ns
-        if -20 * MS <= by_ns <= S:  # the controller lives by the same clock
+        if -20 * MS <= by_ns <= S and self.robot.stamped:  # the controller lives by the same clock
             self.controller.shift(by_ns, self.t_ns)
-        # What was sent and has not come means another time on arrival.
-        self.controller.spare(self.t_ns, max(self.t_ns + abs(by_ns) * (abs(by_ns) < S), self.arrivals_ns))
+        if self.robot.stamped:  # What was sent and has not come means another time on arrival.
+            self.controller.spare(self.t_ns, max(self.t_ns + abs(by_ns) * (abs(by_ns) < S), self.arrivals_ns))
         self.newest_chunk_ns = min(self.newest_chunk_ns, self.now_ns())
         self.kept.clear()
 
@@ -108,11 +113,7 @@ class Episode(Delivered):
 
         def others() -> None:
             idle = self.t_ns > self.others_until_ns
-            if (
-                self.node.motion.lending.is_lent
-                and idle
-                and self.robot.kind in ("joint_trajectory", "servo_twist")
-            ):
+            if self.node.motion.lending.is_lent and idle and self.robot.takes_trajectories:
                 goal = self.robot.limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (
                     self.robot.limits.upper - self.robot.limits.lower
                 )
@@ -176,16 +177,17 @@ class Episode(Delivered):
         self._go_on_later()
 
     def scale(self, name: str) -> None:
-        """A person pushes the slider of the controllers' speed."""
-        if self.robot.kind == "joint_trajectory":
+        """A person pushes the slider of the controllers' speed; none may with another clock."""
+        if self.robot.kind == "joint_trajectory" and self.robot.stamped:
             self._lasts(name, 0.1, 2.0)
 
     def reactivate(self, name: str) -> None:
         """Drives go off and on: the controller is deactivated meanwhile, then holds where the joints are."""
-        if self.robot.kind in ("joint_trajectory", "servo_twist"):
+        if self.robot.takes_trajectories:
             self._lasts(name, 0.4, 2.0)
             self.until["drive off"] = self.until[name]
             self._unhold()
+            self._preempt(self.robot.joints)
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = set(self.robot.joints)
             self.began_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), self.now_ns())
@@ -216,4 +218,5 @@ FAULTS: dict[str, Callable[[Any, str], None]] = {
     "held up": lambda e, n: e._lasts(n, 0.1, 2.0),
     "reactivate": Episode.reactivate,
     "scaled speed": Episode.scale,
+    **WAYS,
 }

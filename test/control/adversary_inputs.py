@@ -8,6 +8,7 @@ from adversary_scene import EPOCH, MS, SCALE, S
 
 from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
+from vla_accel_ros.control.on_arrival import SPEED
 from vla_accel_ros.types import Chunk
 
 HOLD_SLACK_NS = S // 2
@@ -18,10 +19,9 @@ class Given(Judged):
     """With what the node gets."""
 
     def _command(self) -> np.ndarray:
-        kind = self.robot.kind
-        if kind in ("joint_trajectory", "servo_twist"):
+        if self.robot.takes_trajectories:
             return self.controller.state(self.t_ns).position
-        return self.ticks[-1][1] if kind == "forward_command" and self.ticks else self.where
+        return self.ticks[-1][1] if self.robot.kind == "forward_command" and self.ticks else self.where
 
     def _joints(self) -> None:
         dt_s = (self.t_ns - self._felt_ns) * 1e-9
@@ -49,7 +49,9 @@ class Given(Judged):
             position[self.rng.randrange(len(position))] = self.rng.choice((np.nan, np.inf))
         stamp_ns = self.now_ns() + (self.stamp_off_ns if self.active("joint stamps") else 0)
         distance = np.abs(position - self._command())
-        near = bool((distance < 0.7 * usual(self.robot.limits.velocity)).all())
+        speed = self.robot.limits.velocity * (1.0 if self.robot.stamped else SPEED)
+        lag = 0.0 if self.robot.stamped else speed * self.parameters.lead_s  # which the node cannot know
+        near = bool((distance < 0.7 * usual(speed) - lag).all())
         follows = near and not (self.activated or self.active("joint stamps"))
         slow = self.t_ns - max(self.slowed_ns.values(), default=-S) < S // 2
         follows = follows and self.robot.kind != "servo_joint" and not slow  # which tells of no position
@@ -85,10 +87,9 @@ class Given(Judged):
             self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
         is_held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
         if is_held and self.holding is None:
-            longest = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
             joined_ns = self.node.robot.follower.joining.until_ns - self.offset_ns
-            from_ns = max(self.t_ns + round(longest * S), joined_ns)
+            from_ns = max(self.t_ns + round(self._longest_s * S), joined_ns, self.rests_ns)
             from_ns += max(self.arrivals_ns - self.t_ns, 0)
             # A stream that was behind its path still catches up with it while it stops.
             slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)

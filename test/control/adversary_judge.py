@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from adversary_scene import ANGULAR, LINEAR, MS, S, Scene
 
 from vla_accel_ros.control.following.watchdog import HOMING
+from vla_accel_ros.control.on_arrival import ACCELERATION, SPEED
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.executed import Broken, judge_path, judge_positions, judge_velocities
 
@@ -19,20 +21,29 @@ class Judged(Scene):
         """No more motion than the age of chunks allows, and a brake."""
         if trajectory.velocities is None:
             return
-        moving = np.flatnonzero(trajectory.velocities.any(axis=1))
-        if not len(moving):
+        if not trajectory.velocities.any():
             return
-        last = min(int(moving[-1]) + 1, len(trajectory) - 1)
-        limits = self.robot.limits
-        brake_ns = round((limits.velocity / limits.acceleration).max() * S)
+        brake_ns = round(self._longest_s * S)
         age_ns = round(self.robot.chunk_age_s * S)
         allowed = max(self.now_ns() + 2 * self.node.robot.kept_ns, self.newest_chunk_ns + age_ns)
         if HOMING in self.node.holds:
             most_ns = self.node.motion.homing.most_ns
             allowed = max(allowed, self.now_ns() + most_ns, trajectory.start_ns + most_ns // 2)
-        over = int(trajectory.times_ns[last]) - allowed - brake_ns
+        over = self._rests_ns(trajectory) - allowed - brake_ns
         if over > 10 * MS:
             self._break("motion beyond the age limit of chunks", 1.0 + over * 1e-9)
+
+    @staticmethod
+    def _rests_ns(trajectory: Trajectory) -> int:
+        """When it comes to rest; its end may be held for longer."""
+        moving = np.flatnonzero(trajectory.speeds.any(axis=1))
+        return int(trajectory.times_ns[min(int(moving.max(initial=-1)) + 1, len(trajectory) - 1)])
+
+    @property
+    def _longest_s(self) -> float:
+        """The longest brake."""
+        limits, share = self.robot.limits, 1.0 if self.robot.stamped else SPEED / ACCELERATION
+        return share * float((limits.velocity / limits.acceleration).max())
 
     def _break(self, what: str, by: float = 2.0) -> None:
         if not any(broken.what == what for broken in self.broken):
@@ -49,9 +60,11 @@ class Judged(Scene):
             if robot.kind == "forward_command":
                 p = np.diff(p, axis=0)
             self.moved = float(np.mean(np.abs(p).max(axis=1) > 1e-6))
-        if robot.kind in ("joint_trajectory", "servo_twist"):
+        if robot.takes_trajectories:
             times, positions = self.controller.path(self.end_ns)
-            self.broken += judge_path(times, positions, robot.limits, *self.controller.exceptions)
+            limits, beyond = robot.limits, 0.0 if robot.stamped else 0.01 * robot.limits.span
+            limits = replace(limits, lower=limits.lower - beyond, upper=limits.upper + beyond)
+            self.broken += judge_path(times, positions, limits, *self.controller.exceptions)
             for begin, end in self.still:
                 part = positions[np.searchsorted(times, begin) : np.searchsorted(times, end)]
                 if len(part) and np.ptp(part, axis=0).max() > 1e-9:

@@ -1,7 +1,11 @@
-"""How messages reach the controllers in an episode: late, held up, or while a controller is deactivated."""
+"""How messages reach the controllers in an episode: late, held up, or while a controller is deactivated.
+
+Those with another clock get messages within lead_s, and begin them when they come.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +18,10 @@ from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 class Delivered(Given):
     """With messages on their way."""
+
+    @abstractmethod
+    def _preempt(self, joints: tuple[str, ...]) -> None:
+        """Their controller has accepted a message, or was deactivated."""
 
     def _sent(self, trajectory: Trajectory, start_ns: int, stamped: bool) -> None:
         on_arrival = not stamped
@@ -29,12 +37,14 @@ class Delivered(Given):
         if trajectory.joints in self.scaled and stamped:
             self._break("sent something to a controller that executes slowly")
         self._check_length(trajectory, on_arrival)
-        longest_ns = min(self.delay_of_lead, 1.0 if self.late else 2.0) * self.parameters.lead_s * S
+        in_time = self.late or not self.robot.stamped
+        longest_ns = min(self.delay_of_lead, 1.0 if in_time else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, longest_ns)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
+        if on_arrival:
+            self.rests_ns = self.arrivals_ns + self._rests_ns(trajectory) - self.now_ns()
         if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
-            until_ns = self.arrivals_ns + trajectory.end_ns - self.now_ns()
-            self.holding = max(self.holding[0], until_ns), 0
+            self.holding = max(self.holding[0], self.rests_ns), 0
 
         def arrive() -> None:
             # A time from arrival is what it was from sending; any other is ROS time.
@@ -45,9 +55,10 @@ class Delivered(Given):
             if not self._deactivated(moved, off and on_arrival, known):
                 if self.t_ns - self.slowed_ns.get(moved.joints, -S) < S // 2:
                     self.controller.spare(self.t_ns, moved.end_ns)  # it was sent before that was told
+                self._preempt(moved.joints)
                 self._controller(moved.joints).accept(moved, self.t_ns, measured)
                 self.began_ns[moved.joints] = self.now_ns() if on_arrival else start_ns
-                if on_arrival:
+                if on_arrival and self.robot.stamped:
                     self.controller.eased.append((self.t_ns, moved.end_ns))
                     if not self.controller.from_desired:
                         self.controller.spare(self.t_ns, moved.end_ns)
@@ -95,13 +106,14 @@ class Delivered(Given):
         joints = trajectory.joints
         if self.active("reactivate"):
             return True
-        if self.activated & set(joints) and not known and (stops or trajectory.start_ns <= self.t_ns):
+        unknown, later = not self.robot.stamped, trajectory.start_ns > self.t_ns
+        if self.activated & set(joints) and not known and (stops or unknown or not later):
             distance = np.abs(trajectory.sample(self.t_ns)[0] - self._where(joints))
             if (
                 distance > usual(self.robot.limits.velocity)[[self.robot.joints.index(n) for n in joints]]
             ).any():
                 self.until["reactivate"] = self.until["drive off"] = self.t_ns + S // 10
                 return True
-            self.controller.spare(self.t_ns)
+            self.controller.spare(self.t_ns, trajectory.start_ns)
         self.activated -= set(joints)
         return False

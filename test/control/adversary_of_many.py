@@ -21,9 +21,11 @@ import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
 from adversary_scene import Robot, S
+from adversary_ways import lasting
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, Phase
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
@@ -168,11 +170,12 @@ class EpisodeOfMany(Episode):
         if guard is None or guard.phase is Phase.WATCHING:
             super()._check_length(trajectory, on_arrival)
             return
-        longest_s = (self.robot.limits.velocity / self.robot.limits.acceleration).max()
-        most_s = 2e-9 * self.node.robot.kept_ns + RETREAT.s + 3 * longest_s
-        moving = np.flatnonzero(trajectory.speeds.any(axis=1))
-        rests_ns = trajectory.times_ns[min(int(moving.max(initial=-1)) + 1, len(trajectory) - 1)]
-        if rests_ns > self.now_ns() + round(most_s * S):
+        most_s = 2e-9 * self.node.robot.kept_ns + RETREAT.s + 3 * self._longest_s
+        if self._rests_ns(trajectory) <= self.now_ns() + round(most_s * S):
+            return
+        if self.node.robot.follower.safety.state is MotionState.RUNNING:
+            super()._check_length(trajectory, on_arrival)  # chunks move it from this tick on
+        else:
             self._break("a longer way back than it may be")
 
     def _tick(self) -> None:
@@ -266,10 +269,6 @@ class EpisodeOfMany(Episode):
         if not self.active("stall"):
             self._lasts("stall", 0.2, 3.0)
             self._go_on_later()
-
-
-def lasting(longest_s: float) -> Callable[[EpisodeOfMany, str], None]:
-    return lambda episode, name: episode._lasts(name, 0.02, longest_s)
 
 
 MORE: dict[str, Callable[[Any, str], None]] = {

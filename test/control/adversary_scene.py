@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,14 @@ from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, 
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream
+from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
+from vla_accel_ros.control.homing import Action
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sensing.chunk_slot import ChunkSlot
 from vla_accel_ros.sim.executed import Broken, TrajectoryController
 from vla_accel_ros.types import Chunk
 
@@ -43,7 +46,8 @@ LINEAR, ANGULAR = 0.5, 1.0
 @dataclass(frozen=True)
 class Robot:
     """What the node is configured with. kind: of the controllers; ages in seconds. groups: the joints of each
-    controller that takes trajectories, where they are several."""
+    controller that takes trajectories, where they are several. stamped: False for controllers with another
+    clock. chunks_from: as the parameter. actions: of controllers that have one, by their joints."""
 
     kind: str
     joints: tuple[str, ...]
@@ -53,11 +57,19 @@ class Robot:
     chunk_age_s: float = 0.8
     joints_age_s: float = 0.3
     groups: tuple[tuple[str, ...], ...] = ()
+    stamped: bool = True
+    chunks_from: str = "topic"
+    actions: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    @property
+    def takes_trajectories(self) -> bool:
+        """Whether a joint_trajectory_controller moves its joints."""
+        return self.kind in ("joint_trajectory", "servo_twist")
 
     @property
     def contract(self) -> Contract:
-        """Its contract."""
-        return make_contract(
+        """Its contract, as the node uses it."""
+        contract = make_contract(
             self.kind,
             make_joints(self.joints, self.limits),
             rate_hz=1.0 / self.period_s,
@@ -65,7 +77,11 @@ class Robot:
             joint_states=Stream("joint_states", 100.0, self.joints_age_s),
             chunk=ChunkTiming(1 / 30, self.chunk_age_s),
             home={} if self.kind == "servo_twist" else dict(zip(self.joints, self.home.tolist())),
+            actions=self.actions,
         )
+        if self.stamped:
+            return contract
+        return contract.eased("joint_trajectory", on_arrival.SPEED, on_arrival.ACCELERATION)
 
 
 class Ended(Exception):
@@ -91,9 +107,9 @@ class Scene(ABC):
         self.moved = 0.0
         self.log: list[str] = []
         rng = self.rng
-        self.robot = self._robot(kind or rng.choices(KINDS, (4, 2, 1, 1))[0])
-        self.parameters = self._parameters()
         self.faults = tuple(self.table) if faults is None else faults
+        self.robot = self._reached(self._robot(kind or rng.choices(KINDS, (4, 2, 1, 1))[0]))
+        self.parameters = self._parameters()
         self.t_ns, self.offset_ns = 0, EPOCH
         self.end_ns = rng.randint(4, 10) * S
         self.broken: list[Broken] = []
@@ -103,11 +119,12 @@ class Scene(ABC):
             limits.upper - limits.lower
         )
         self.sag = np.zeros(len(limits.lower))
-        if self.robot.kind in ("joint_trajectory", "servo_twist") and rng.random() < 0.5:
+        if self.robot.takes_trajectories and rng.random() < 0.5:
             self.sag = self.array.uniform(-0.01, 0.01, len(limits.lower))
         self.controller = TrajectoryController(self.robot.joints, self.where.copy(), rng.random() < 0.7)
+        self.controller.from_desired |= not self.robot.stamped
         self.ticks: list[tuple[int, np.ndarray]] = []
-        self.arrivals_ns = self.others_until_ns = 0
+        self.arrivals_ns = self.others_until_ns = self.rests_ns = 0
         self.sent_ns: dict[tuple[str, ...], int] = {}
         apart = random.Random(f"told {seed}")
         self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
@@ -154,6 +171,18 @@ class Scene(ABC):
         """The node sent a command of a stream."""
 
     @abstractmethod
+    def _reached(self, robot: Robot) -> Robot:
+        """With the ways to and from this robot."""
+
+    @abstractmethod
+    def _actions(self) -> dict[str, Action]:
+        """Those of a new process, by topic."""
+
+    @abstractmethod
+    def _slot(self) -> ChunkSlot | None:
+        """That of a new process."""
+
+    @abstractmethod
     def _held_up(self) -> None:
         """The node is between a decision and its message."""
 
@@ -193,14 +222,23 @@ class Scene(ABC):
 
     def _start(self, go_on: bool = True) -> Process:
         """The first process, or the next. go_on: do not hold because the last ended uncleanly."""
-        clock = Clock(self.now_ns, lambda: self.t_ns)
-        return Process(self._contract(), self.parameters, clock, self._line, self.disk, go_on)
+        return Process(
+            self._contract(),
+            replace(self.parameters, stamped=self.robot.stamped),
+            Clock(self.now_ns, lambda: self.t_ns),
+            self._line,
+            self.disk,
+            go_on,
+            self._actions(),
+            slot=self._slot(),
+            listens=self.robot.chunks_from != "slot",
+        )
 
     def _line(self, controller: Controller) -> Any:
         """The channel of a controller."""
         if controller.kind != "joint_trajectory":
             return StreamLine(self._commanded)
-        state = partial(self._report, controller.joints, [0])
+        state = partial(self._report, controller.joints, [0]) if self.robot.stamped else None
         return TrajectoryLine(self._sent, self._held_up, state, self._is_acknowledged)
 
     def _is_acknowledged(self) -> bool:
@@ -224,7 +262,7 @@ class Scene(ABC):
     def _held(self, joints: tuple[str, ...]) -> tuple[np.ndarray | None, int]:
         """What a joint_trajectory_controller tells of a hold by its own will, every so often, a little later;
         not before it was activated."""
-        if self.robot.kind not in ("joint_trajectory", "servo_twist"):
+        if not self.robot.takes_trajectories:
             return None, 0
         told_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
         if told_ns <= self.until.get("reactivate", -1):

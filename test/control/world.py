@@ -18,6 +18,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import ChunkTiming, Controller, Joint, Stream, Twist
+from vla_accel_ros.control.chunking.source import Slot
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.following.watchdog import ClockWatch
@@ -244,6 +245,8 @@ class Process:
         actions: Mapping[str, Action] | None = None,
         graph: Graph | None = None,
         lock: AbstractContextManager[object] | None = None,
+        slot: Slot | None = None,
+        listens: bool = True,
     ) -> None:
         self.clock, self._orders = clock, dict[str, Order]()
         self.answers: dict[str, tuple[bool, str]] = {}
@@ -257,7 +260,7 @@ class Process:
         history = partial(JointHistory, contract.joint_names, continuous=turning)
         robot = Robot(contract, options, outputs, holds, clock, history, twist)
         self.graph, self.manager = graph or Graph(), Manager()
-        self.motion = Motion(robot, "/trajectory", self.graph, self.manager, actions or {})
+        self.motion = Motion(robot, "/trajectory", self.graph, self.manager, actions or {}, slot, listens)
         self.motion.activate()
 
     def _output(
@@ -287,6 +290,10 @@ class Process:
     def chunk(self, chunk: Chunk) -> None:
         """A chunk has come."""
         self.call(self.motion.receive, lambda: chunk, (chunk.stamp_ns, chunk.request_id))
+
+    def poll(self) -> None:
+        """The timer that looks at the slot of chunks."""
+        self.call(self.motion.source.poll)
 
     def watch(self) -> None:
         """The watchdog's timer."""
