@@ -7,6 +7,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 SITE := out/docs/bin
+PEERS := out/peers/bin
 
 # A sourced ROS 2, another virtual environment or an outer make must not reach into this one.
 ifneq ($(AMENT_PREFIX_PATH)$(_ROS_WHEELS_BOOTSTRAP_COMPLETE),)
@@ -18,7 +19,7 @@ unexport MAKEFLAGS MAKELEVEL MFLAGS
 # Hundreds of processes import the package: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-test demo fleet-demo lint ruff test test-slow test-all test-gpu test-launch kernels sanitize mutations fuzz docs clean distclean
+.PHONY: help venv venv-test demo fleet-demo lint ruff test test-slow test-all test-gpu test-launch test-peers kernels sanitize mutations fuzz docs clean distclean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +73,11 @@ test-launch: export ROS_DISTRO := $(ROS_DISTRO)
 test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced workspace
 	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
 	python3 -m pytest -m launch $(ARGS)
+
+test-peers: venv-test  ## lerobot opens a dataset of ours and trains a step; installs it (3 GB, Python 3.12) into out/peers
+	@[ -x $(PEERS)/pip ] || $(or $(PYTHON),python3.12) -m venv out/peers
+	@$(PEERS)/pip install --quiet --disable-pip-version-check -r requirements/peers.txt
+	PEERS=$(abspath $(PEERS)) $(BIN)/pytest -m peers test/tools $(ARGS)
 
 kernels: export OMP_NUM_THREADS := 1
 kernels: venv-test  ## kernels and stages in every case; a commit needs fewer

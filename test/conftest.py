@@ -2,8 +2,8 @@
 
 Two runs on one machine must not hear each other's nodes, so each claims a domain by locking a file for as
 long as it lives; processes that tests start inherit it. Tests marked `gpu` are deselected where there is no
-CUDA device, those marked `launch` where there is no `ros2`. What is not installed is told at
-once where all tests are to run.
+CUDA device, those marked `launch` where there is no `ros2`, those marked `peers` without PEERS. What is not
+installed is told at once where all tests are to run.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=deselected)
         items[:] = selected
     items.sort(key=lambda item: order(groups[item]))
-    launch = [item for item in items if item.get_closest_marker("launch")]
-    if launch and shutil.which("ros2") is None:
-        config.hook.pytest_deselected(items=launch)
-        items[:] = [item for item in items if item not in launch]
+    for marker, available in (("launch", shutil.which("ros2")), ("peers", os.environ.get("PEERS"))):
+        absent = [item for item in items if item.get_closest_marker(marker) and not available]
+        if absent:
+            config.hook.pytest_deselected(items=absent)
+            items[:] = [item for item in items if item not in absent]
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     grids = [item for item in items if any(item.path.is_relative_to(root / folder) for folder in FOLDERS)]
     if not gpu and not grids:

@@ -20,6 +20,7 @@ from vla_accel_ros.engine.session import Session
 from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.nodes.messages.convert import session_to_message, set_stamp
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.recording import marks as marks_module
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.image import image_message
@@ -52,7 +53,8 @@ class Drive:
     observed: (seconds, instruction) as it was given, and with which it was observed. picture: of every
     camera, instead of grey ones. motion: (seconds, state) as the trajectory node reports it.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
-    second after the start.
+    second after the start. marks: (seconds, event, task) as a person marks episodes. felt: where a joint says
+    that it is, if not where it is measured.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class Drive:
         set_by: tuple[float, float] = (np.inf, 0.0),
         spoilt: Mapping[str, tuple[bytes, str]] = MappingProxyType({}),
         robots: Sequence[str] = ("arm",),
+        marks: tuple[tuple[float, str, str], ...] = (),
+        felt: Callable[[float, int], float] | None = None,
         picture: np.ndarray | None = None,
         **changes: object,
     ) -> None:
@@ -83,11 +87,14 @@ class Drive:
         for robot in robots:
             self._write_to(f"/{robot}/session", session_to_message(self._session(robot), START_NS))
         words, observations, states = list(told), list(observed), list(motion)
+        self._felt, unmarked = felt, list(marks)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
             self._now_ns = START_NS + round((now_s + (set_by[1] if now_s >= set_by[0] else 0.0)) * S)
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
+            while unmarked and unmarked[0][0] <= now_s:
+                self._write(marks_module.TOPIC, String(data=marks_module.text_of(*unmarked.pop(0)[1:])))
             while states and states[0][0] <= now_s:
                 report = Motion(state=states.pop(0)[1])
                 set_stamp(report.header.stamp, self._now_ns)
@@ -129,7 +136,7 @@ class Drive:
 
     def _joints(self, now_s: float, further: float) -> JointState:
         names = self.contract.joint_names
-        positions = [measured(now_s, j) + further for j in range(len(names))]
+        positions = [(self._felt or measured)(now_s, j) + further for j in range(len(names))]
         message = JointState(name=list(names), position=positions)
         set_stamp(message.header.stamp, self._now_ns)
         return message

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from vla_accel_ros.recording.marks import TOPIC as EPISODE
+
 
 class Role(Enum):
     """The role of a topic; see the module docstring."""
@@ -50,6 +52,7 @@ _REPORTS = frozenset(
         "vla_accel_msgs/msg/Session",
     }
 )
+_NAMED_REPORTS = ("parameters", EPISODE)
 
 
 def role(topic: str, kind: str) -> Role:
@@ -57,6 +60,6 @@ def role(topic: str, kind: str) -> Role:
     name = topic.rpartition("/")[2]
     if kind in _INPUTS or name in _NAMED_INPUTS.get(kind, ()):
         return Role.INPUT
-    if kind in _REPORTS or (kind, name) == ("std_msgs/msg/String", "parameters"):
+    if kind in _REPORTS or (kind == "std_msgs/msg/String" and name in _NAMED_REPORTS):
         return Role.REPORT
     return Role.COMMAND

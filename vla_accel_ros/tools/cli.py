@@ -23,7 +23,7 @@ GROUPS = {
     "try it without a robot": ("demo.command", "fleet_demo.command"),
     "run a robot": ("doctor.command", "say", "trace.command", "contract.command", "security"),
     "checkpoints": ("checkpoints", "compare.command", "calibrate.command"),
-    "recordings": ("replay.command", "export.command"),
+    "recordings": ("record", "replay.command", "export.command"),
     "speed": ("plan.command", "tune.command", "bench.command"),
     "fleets": ("fleet.command", "fleet_sim.command", "fleet_sim.trace"),
     "the bundled policy": ("demo_policy.command",),

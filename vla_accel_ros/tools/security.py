@@ -21,6 +21,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
+from vla_accel_ros.recording.marks import EVENTS
 from vla_accel_ros.tools.options import (
     chosen_contract,
     contract_option,
@@ -101,7 +102,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     sensors = () if contract.force is None else contract.force.sensors
     forces = {sensor.topic for sensor in sensors if sensor.topic}
     motion = (*_MOTION, "tare") if sensors else _MOTION
-    services = {f"trajectory/{name}" for name in motion} | {"inference/cancel_answers"}
+    services = {f"trajectory/{name}" for name in motion} | {f"recorder/{event}" for event in EVENTS}
+    services |= {"inference/cancel_answers"}
     served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
     nodes_rights = {
         "inference": Rights(
@@ -125,6 +127,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             | reported - {"inputs"}
             | forces
             | {joints, "instruction", "question"},
+            reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(
             publish={"instruction", "question"},

@@ -14,6 +14,12 @@ RECORDER = (
         "node was started.",
     ),
     Parameter(
+        "task",
+        "",
+        "Task of the episodes that begin from now on (vla record sets it). Empty: the instruction.",
+        live=True,
+    ),
+    Parameter(
         "writer",
         "auto",
         "Writer of the bag: rosbag2, or mcap without it; auto takes rosbag2 if it is installed.",

@@ -4,7 +4,8 @@ It records while it is active: a bag begins with activation and ends with deacti
 serialized and go into the bag as they are; only frames of a shared-memory ring are converted to images,
 because a handle can be played nowhere else. The contract determines what is recorded
 (nodes/recorder/topics.py). A separate thread writes (recording/background_writer.py); what it drops, and why
-it has ended, is logged once and in the diagnostics.
+it has ended, is logged once and in the diagnostics. The services ~/start, success, failure, stop and discard
+mark episodes in the bag (recording/marks.py).
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import serialize_message
 from rclpy.subscription import Subscription
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
 
-from vla_accel_msgs.msg import FrameHandle
+from vla_accel_msgs.msg import FrameHandle, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import instruction_topic
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
-from vla_accel_ros.nodes.interfaces import definition, digest
+from vla_accel_ros.nodes.interfaces import definition, digest, type_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.recorder import RECORDER
 from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
@@ -35,6 +39,7 @@ from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.recording.background_writer import Recording
+from vla_accel_ros.recording.marks import EVENTS, TOPIC, Marks, text_of
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.frames import NotReady
 from vla_accel_ros.sensing.cameras.image import image_message
@@ -62,6 +67,8 @@ class RecorderNode(ManagedNode):
         self._wanted = recorded(self._contract)
         for entry in self._wanted:
             definition(entry.bag_type)  # report a type that is not installed now
+        for event in EVENTS:
+            self.serve(Trigger, f"~/{event}", partial(self._mark, event))
         self.every(_LOOK_S, self._look)
         self.every(1.0, self._tell)
 
@@ -71,6 +78,7 @@ class RecorderNode(ManagedNode):
             self._new_folder(self._contract.robot), value(self, "writer"), value(self, "compression")
         )
         self._recording = Recording(bag, value(self, "queue_mb") << 20, value(self, "keep_free_mb") << 20)
+        self._marks, self._marked = Marks(), False
         self._told_drops, self._told_trouble = False, False
         self._reported_drops = 0
         self._lost: Counter[str] = Counter()
@@ -130,9 +138,7 @@ class RecorderNode(ManagedNode):
         name = self.resolve_topic_name(entry.topic)
         bag_name = f"{name}/image" if ring else name
         kind = entry.bag_type
-        self._recording.add(
-            Topic(bag_name, kind, definition(kind), reliable, entry.latched, 10, digest(kind))
-        )
+        self._add(bag_name, kind, reliable, entry.latched)
         on_message = partial(self._put, bag_name)
         if ring:
             on_message = partial(self._take_frame, entry.camera, bag_name)
@@ -145,6 +151,48 @@ class RecorderNode(ManagedNode):
                     entry.kind, entry.topic, callback, quality, raw=not ring, event_callbacks=events
                 )
             )
+
+    def _add(self, name: str, kind: str, reliable: bool = True, latched: bool = False) -> None:
+        assert self._recording is not None
+        self._recording.add(Topic(name, kind, definition(kind), reliable, latched, 10, digest(kind)))
+
+    def _mark(self, event: str, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Write a mark into the bag, and say what it means, or why it is refused."""
+        try:
+            if self._recording is None or not self.active or self._recording.ended:
+                raise ValueError(f"nothing is recorded: {self.trouble or 'activate the recorder'}")
+            task, now_ns = value(self, "task").strip(), self.now_ns()
+            sentence = self._marks.mark(event, now_ns, task)
+            name = self.resolve_topic_name(TOPIC)
+            if not self._marked:
+                self._add(name, type_name(String))
+                self._describe(self._recording)
+                self._marked = True
+            if not self._recording.put(name, now_ns, serialize_message(String(data=text_of(event, task)))):
+                trouble = self._recording.trouble or "the disk is too slow"
+                raise ValueError(f"{event} is not in the bag: {trouble}")
+            response.success, response.message = True, f"{sentence} ({self._recording.path})"
+        except ValueError as refusal:
+            response.message = str(refusal)
+        self.get_logger().info(response.message)
+        return response
+
+    def _describe(self, recording: Recording) -> None:
+        """Write the contract as a session without a model, unless a policy's session is in the bag: without
+        one, an episode that a person drove could not be read."""
+        name, contract = self.resolve_topic_name("session"), self._contract
+        if recording.written[name]:
+            return
+        assert contract is not None
+        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
+        session = Session(
+            contract=Path(value(self, "contract") or demo_contract()).read_text(),
+            urdf="" if contract.urdf is None else contract.urdf.read_text(),
+            cameras=list(topics),
+            topics=list(topics.values()),
+            settings="{}",
+        )
+        self._put(name, serialize_message(session))
 
     def _put(self, topic: str, message: bytes | bytearray) -> None:
         assert self._recording is not None

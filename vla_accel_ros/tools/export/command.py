@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from vla_accel_ros.recording.marks import OUTCOMES
 from vla_accel_ros.tools.options import namespace_option, subcommand
 
 
@@ -28,6 +29,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=True,
         help="begin a new episode where the instruction changes (default: yes)",
     )
+    add("--outcome", choices=OUTCOMES, default="", help="only the episodes that were marked so (vla record)")
     namespace_option(parser, in_bag=True)
     add("--task", default="", metavar="TEXT", help="instruction to use instead of the recorded ones")
 
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             split=arguments.split,
             task=arguments.task,
             robot=arguments.namespace,
+            outcome=arguments.outcome,
             say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         )
     print(f"{arguments.output}: {total} episodes")

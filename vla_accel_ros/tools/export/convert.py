@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +14,7 @@ from vla_accel_ros.recording.jumps import parts
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.export.dataset import Dataset
 from vla_accel_ros.tools.export.episodes import Episode, episodes
+from vla_accel_ros.tools.export.quality import qualities
 from vla_accel_ros.tools.export.streams import Streams
 from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE, image_stamp_ns, picture
 
@@ -27,12 +28,14 @@ def export(
     split: bool = True,
     task: str = "",
     robot: str = "",
+    outcome: str = "",
     say: Callable[[str], object] = lambda _: None,
 ) -> int:
     """Write the episodes of the bags, in order, into a new dataset; return their number.
 
     fps: frames a second, 0 for the rate of the contract's actions. actions, split: see episodes. task:
-    replaces the recorded instructions. robot: which robot of each bag, see Streams. Raises ValueError, with
+    replaces the recorded instructions. robot: which robot of each bag, see Streams. outcome: only
+    episodes that a person marked so. Raises ValueError, with
     one sentence, if a bag yields nothing or is of another robot than the first; FileExistsError if the output
     is not empty. An export that ends early, also by Ctrl-C, leaves no part of a dataset.
     """
@@ -42,6 +45,7 @@ def export(
         total = 0
         for path in bags:
             finished, left_out, nothing = list[Episode](), 0, list[ValueError]()
+            faults = list[str]()
             for part in parts(Bag(path)):
                 streams = Streams(part, task, robot)
                 if dataset is None or first is None:
@@ -59,16 +63,20 @@ def export(
                     say(f"{path}: {note}")
                 try:
                     runs, still = episodes(streams, fps, actions, split)
+                    runs = [run for run in runs if not outcome or run.outcome == outcome]
+                    if not runs:
+                        raise ValueError(f"{path} has no episode that is marked {outcome}: give no --outcome")
                 except ValueError as error:
                     nothing.append(error)
                     continue
                 _fill(dataset, streams, runs)
+                faults += [str(quality) for quality in qualities(streams) if quality.faults]
                 finished, left_out = finished + runs, left_out + still
             if nothing and not finished:
                 raise nothing[0]
             for reason in nothing:
                 say(f"{path}: its clock was set, and one of its parts is left out: {reason}")
-            for line in _described(finished, left_out, fps):
+            for line in (*_described(finished, left_out, fps), *faults):
                 say(f"{path}: {line}")
             total += len(finished)
         if dataset is not None:
@@ -79,7 +87,9 @@ def export(
 def _described(episodes: list[Episode], left_out: int, fps: int) -> Iterator[str]:
     """Yield what a bag gave, what was left out of it, and which images repeat."""
     frames = sum(map(len, episodes))
-    yield f"{len(episodes)} episodes, {frames} frames, {frames / fps:.1f} s"
+    outcomes = Counter(episode.outcome for episode in episodes if episode.outcome)
+    marked = "".join(f", {count} {outcome}" for outcome, count in outcomes.items())
+    yield f"{len(episodes)} episodes{marked}, {frames} frames, {frames / fps:.1f} s"
     if left_out:
         yield f"{left_out} frames, {left_out / fps:.1f} s, are left out: the robot was held"
     for camera in episodes[0].stamps_ns:
@@ -117,6 +127,10 @@ def _check_same(first: Streams, other: Streams) -> None:
             f"{other.bag.path} is of {contract.robot} and {first.bag.path} of {ours.robot}, with other "
             "joints or cameras: export them apart"
         )
+    if first.marked != other.marked:
+        paths = first.bag.path, other.bag.path
+        marked, plain = paths if first.marked else paths[::-1]
+        raise ValueError(f"{marked} has marked episodes and {plain} has none: export them apart")
 
 
 def _fill(dataset: Dataset, streams: Streams, episodes: list[Episode]) -> None:

@@ -4,6 +4,9 @@ Every episode has its own parquet file and its own video of each camera, so that
 of this version find them by the indices in meta/episodes. meta/info.json is written last: a folder without
 it, as after an error, is no dataset.
 
+Of episodes that a person marked the last frame has next.done, and next.success if they said so; the column
+outcome of meta/episodes has success, failure or unlabeled.
+
 Statistics are LeRobot's: min, max, mean, std, count and five quantiles, exact for numbers. For images every
 few pixels are counted by value in each channel, from which all statistics follow exactly, since 8 bits have
 only 256 values.
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.recording.marks import SUCCESS
 from vla_accel_ros.tools.export.episodes import Episode
 from vla_accel_ros.tools.export.film import Film, needed
 
@@ -27,8 +31,7 @@ _DATA = f"data/{_PLACE}.parquet"
 _VIDEO = f"videos/{{video_key}}/{_PLACE}.mp4"
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 _NUMBERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-
-
+_ENDINGS = {"next.done", "next.success"}
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _SIDE = 150
 
@@ -74,6 +77,10 @@ class Dataset:
             "index": np.arange(self._frames, self._frames + length),
             "task_index": np.array([self._tasks[task] for task in episode.tasks]),
         }
+        if episode.outcome:
+            last = np.arange(length) == length - 1
+            columns["next.done"] = last & episode.ends
+            columns["next.success"] = columns["next.done"] & (episode.outcome == SUCCESS)
         self._write(self._path(_DATA), {name: self._column(values) for name, values in columns.items()})
         row = {
             "episode_index": number,
@@ -85,6 +92,8 @@ class Dataset:
             "meta/episodes/file_index": 0,
             **self._place("data"),
         }
+        if episode.outcome:
+            row["outcome"] = episode.outcome
         statistics = {name: of_numbers(_table(values)) for name, values in columns.items()}
         for camera, film in self._films.items():
             key = _image_key(camera)
@@ -138,6 +147,8 @@ class Dataset:
         joints = list(self._contract.joint_names)
         for name in ("observation.state", "action"):
             features[name] = {"dtype": "float32", "shape": [len(joints)], "names": joints}
+        for name in _ENDINGS & self._columns.keys():
+            features[name] = {"dtype": "bool", "shape": [1], "names": None}
         for name in _NUMBERS:
             dtype = "float32" if name == "timestamp" else "int64"
             features[name] = {"dtype": dtype, "shape": [1], "names": None}

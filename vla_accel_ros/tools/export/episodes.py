@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +26,15 @@ STILL = 1e-3
 @dataclass(frozen=True)
 class Episode:
     """N frames. states, actions: float32 [N, D], in the policy's units. stamps_ns: camera -> int64 [N], of
-    the image in each frame. tasks: the instruction of each frame."""
+    the image in each frame. tasks: of each frame. outcome: as a person marked it, empty if the bag has
+    no marks. ends: the marked episode ends with these frames, and goes on after no gap."""
 
     states: np.ndarray
     actions: np.ndarray
     stamps_ns: dict[str, np.ndarray]
     tasks: list[str]
+    outcome: str = ""
+    ends: bool = True
 
     def __len__(self) -> int:
         return len(self.states)
@@ -47,7 +51,7 @@ def episodes(
 
     actions: commanded joints or, for commands that are no positions and for hand-guided robots, the joints
     measured one step later; a held robot may be guided by hand then, so only where it stands is left out.
-    split: another instruction begins another episode.
+    split: another instruction begins another episode, unless a person marked the episodes.
     Raises ValueError, with one sentence, if the bag yields nothing.
     """
     contract = streams.contract
@@ -81,29 +85,34 @@ def episodes(
     whole &= ~holding
     tasks = streams.tasks(times_ns)
     whole &= np.array([bool(task.strip()) for task in tasks])
+    groups: list[Any] = tasks if split else [0] * count
+    if streams.marked:
+        groups = streams.numbers(times_ns).tolist()
+        whole &= np.array(groups) >= 0
+    ranges = _runs(whole, groups)
+    last_of = {groups[rows.start]: rows.start for rows in ranges}
     runs = [
         Episode(
             contract.to_policy(measured[rows]).astype(np.float32),
             contract.to_policy(targets[rows]).astype(np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             tasks[rows],
+            streams.episodes[groups[rows.start]].outcome if streams.marked else "",
+            not streams.marked or last_of[groups[rows.start]] == rows.start,
         )
-        for rows in _runs(whole, tasks if split else None)
+        for rows in ranges
     ]
     if not runs:
         hint = f"; in {left_out} others the robot was held" if left_out else ""
         raise ValueError(
-            f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream{hint}"
+            f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream"
+            f"{' in a marked episode' * streams.marked}{hint}"
         )
     return runs, left_out
 
 
-def _runs(whole: np.ndarray, tasks: list[str] | None) -> list[slice]:
-    """Return the row ranges of at least SHORTEST frames with no gap between them; with `tasks`, each range
-    has one task."""
-    cuts = [0, *(i for i in range(1, len(whole)) if not _joined(whole, tasks, i)), len(whole)]
+def _runs(whole: np.ndarray, groups: list[Any]) -> list[slice]:
+    """Return the row ranges of at least SHORTEST frames of one group with no gap between them."""
+    joined = [a and b and x == y for (a, b), (x, y) in zip(pairwise(whole), pairwise(groups))]
+    cuts = [0, *(i for i, same in enumerate(joined, 1) if not same), len(whole)]
     return [slice(a, b) for a, b in pairwise(cuts) if whole[a] and b - a >= SHORTEST]
-
-
-def _joined(whole: np.ndarray, tasks: list[str] | None, row: int) -> bool:
-    return bool(whole[row - 1] and whole[row]) and (tasks is None or tasks[row - 1] == tasks[row])

@@ -10,10 +10,11 @@ would: from the newest trajectory that had arrived at the requested time.
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,8 @@ from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.recording.jumps import Part
+from vla_accel_ros.recording.marks import TOPIC as EPISODE
+from vla_accel_ros.recording.marks import Marks
 from vla_accel_ros.recording.reader import Entry
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, contract_of, topic_of
 from vla_accel_ros.tools.replay.moments import (
@@ -39,6 +42,8 @@ JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 MOTION, HELD = "vla_accel_msgs/msg/Motion", (2, 3)
 """The trajectory node's report, and its states in which chunks stop for a reason: stopping and holding."""
 TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
+_STAMP_END = 12
+"""Where an image's stamp ends, after the encapsulation; what follows equals if the picture does."""
 _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS}
 
 
@@ -84,7 +89,10 @@ class Streams:
     Attributes: `contract`; `images`: camera -> its sorted stamps in nanoseconds; `topics`: camera -> its
     image topic; `misstamped`: joint -> how many of its states were left out for their stamp; `unreadable`, a
     sentence about each message that cannot be read, which the nodes refused,
-    too. Raises ValueError if the bag has no session message of that robot, or several robots and none is
+    too; `extent_ns`: when its first and last message were recorded; `marked`: whether a person marked
+    episodes, and `episodes`: those; `repeated`, `late`:
+    camera -> stamps of images that equal the one before in every byte, or came older than the contract
+    allows. Raises ValueError if the bag has no session message of that robot, or several robots and none is
     given, and where the bag does not fit the contract.
     """
 
@@ -106,6 +114,10 @@ class Streams:
             camera.name: self._image_topic(recorded.get(camera.name, "")) for camera in self.contract.cameras
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
+        self.repeated: dict[str, list[int]] = {camera: [] for camera in self.topics}
+        self.late: dict[str, list[int]] = {camera: [] for camera in self.topics}
+        self._digests: dict[str, int] = {}
+        self._max_age_ns = {camera.name: camera.max_age_s * 1e9 for camera in self.contract.cameras}
         self._joints = {name: Joint() for name in self.contract.joint_names}
         self._ahead_ns = round(self.contract.joint_states.max_age_s * 1e9)
         self.misstamped: Counter[str] = Counter()
@@ -113,7 +125,10 @@ class Streams:
         self._told, self._observed, self._motion = Timed(), Timed(), Timed()
         self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
+        self._marks, self.extent_ns = Marks(), (0, 0)
+        self.marked = f"{self._namespace}/{EPISODE}" in bag.topics
         self._read()
+        self.episodes = [replace(each, task="") if task else each for each in self._marks.episodes]
         for camera, stamps in self.images.items():
             self.images[camera] = sorted(set(stamps))
         for joint in self._joints.values():
@@ -132,7 +147,7 @@ class Streams:
             f"images of camera {camera}": stamps for camera, stamps in self.images.items()
         }
         streams |= {f"positions of joint {name}": joint.times_ns for name, joint in self._joints.items()}
-        beginnings = {"instruction": self._told.times_ns}
+        beginnings = {"instruction": self._told.times_ns or [e.begin_ns for e in self.episodes if e.task]}
         if commanded:
             beginnings |= {f"commands on {topic}": timed.times_ns for topic, timed in self._commands.items()}
         for name, times in {**streams, **beginnings}.items():
@@ -157,6 +172,10 @@ class Streams:
             gaps.append(distance_s(times, times_ns))
         return np.stack(positions, axis=1), np.max(gaps, axis=0)
 
+    def samples(self, joint: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the stamps [N] int64 of a joint's states, in nanoseconds, and its positions [N] float64."""
+        return np.array(self._joints[joint].times_ns, np.int64), np.array(self._joints[joint].positions)
+
     def commanded(self, times_ns: np.ndarray) -> np.ndarray:
         """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command."""
         columns = {name: column for column, name in enumerate(self.contract.joint_names)}
@@ -172,8 +191,17 @@ class Streams:
         return out
 
     def tasks(self, times_ns: np.ndarray) -> list[str]:
-        """Return the instruction at each time, "" before the first."""
-        return [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
+        """Return the task of the episode at each time, or else the instruction, "" before the first."""
+        told = [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
+        numbers = self.numbers(times_ns).tolist()
+        marked = [self.episodes[number].task if number >= 0 else "" for number in numbers]
+        return [task or instruction for task, instruction in zip(marked, told)]
+
+    def numbers(self, times_ns: np.ndarray) -> np.ndarray:
+        """Return the index [N] of the marked episode at each time, -1 outside of all."""
+        newest = np.searchsorted([e.begin_ns for e in self.episodes], times_ns, side="right") - 1
+        ends_ns = np.array([*(e.end_ns for e in self.episodes), 0])  # before all the newest is -1: the 0
+        return np.where(times_ns <= ends_ns[newest], newest, -1)
 
     def held(self, times_ns: np.ndarray) -> np.ndarray:
         """Return at which times, bool [N], the trajectory node stopped or held the robot; as it last told."""
@@ -189,12 +217,14 @@ class Streams:
         take |= {topic: partial(self._read_image, camera) for camera, topic in self.topics.items()}
         take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
         take[f"{self._namespace}/instruction"] = self._read_told
+        take[f"{self._namespace}/{EPISODE}"] = self._read_mark
         take[f"{self._namespace}/observed"] = partial(self._read_stamped, self._observed, "instruction")
         take[f"{self._namespace}/motion"] = partial(self._read_stamped, self._motion, "state")
         for entry in self.part.entries(
             (IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, MOTION, *_COMMANDS.values())
         ):
             if entry.topic in take:
+                self.extent_ns = self.extent_ns[0] or entry.log_ns, entry.log_ns
                 try:
                     take[entry.topic](entry)
                 except ValueError as error:
@@ -213,8 +243,15 @@ class Streams:
     def _read_image(self, camera: str, entry: Entry) -> None:
         check_readable(entry)  # what cannot be decoded must not be planned for
         stamp = image_stamp_ns(entry)
-        if self.part.has(stamp, entry.log_ns):
-            self.images[camera].append(stamp)
+        if not self.part.has(stamp, entry.log_ns):
+            return
+        self.images[camera].append(stamp)
+        digest = zlib.crc32(memoryview(entry.data)[_STAMP_END:])
+        if self._digests.get(camera) == digest:
+            self.repeated[camera].append(stamp)
+        self._digests[camera] = digest
+        if entry.log_ns - stamp > self._max_age_ns[camera]:
+            self.late[camera].append(stamp)
 
     def _read_joints(self, entry: Entry) -> None:
         message = self.bag.decode(entry)
@@ -231,6 +268,9 @@ class Streams:
 
     def _read_told(self, entry: Entry) -> None:
         self._told.add(entry.log_ns, self.bag.decode(entry).data)
+
+    def _read_mark(self, entry: Entry) -> None:
+        self._marks.read(self.bag.decode(entry).data, entry.log_ns)
 
     def _read_stamped(self, timed: Timed, field: str, entry: Entry) -> None:
         message = self.bag.decode(entry)
