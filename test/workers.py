@@ -41,7 +41,6 @@ FIRST = (
     "kernels/test_compiling.py",
     "kernels/test_stages_on_kernels.py",
     "engine/test_schedules.py",
-    "bench/test_corun_agents.py",
     "fleet/test_forecast.py",
     "engine/policies/test_overload.py",
 )

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import block_shapes
-import corun
 import fleet_replicas
 import guided
 import handover
@@ -302,19 +301,6 @@ def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     cases[2]["saturated"] = {"chunks_hz": 0.0}
     with pytest.raises(RuntimeError, match="the second replica made no chunk while saturated"):
         fleet_replicas.speedup(cases)
-
-
-def test_the_adaptive_split_is_compared_with_the_best_of_the_others() -> None:
-    def case(policy: str, average_s: float, max_s: float, requests_s: float) -> dict[str, object]:
-        made = {"average_s": average_s, "max_s": max_s, "requests_s": requests_s}
-        return {"policy": policy, "load": 0.8, **made}
-
-    ours = case("adaptive", 0.8, 1.5, 4.0)
-    others = [case("chunked", 1.0, 3.0, 3.0), case("static", 1.2, 2.0, 5.0)]
-    assert corun.against_best([*others, ours]) == [
-        {"policy": "adaptive", "load": 0.8, "max_below": 0.25, "average_below": 0.2, "requests_over": 0.8}
-    ]
-    assert corun.against_best(others) == corun.against_best([ours]) == []
 
 
 def test_node_and_simulator_agree_in_the_published_run() -> None:
