@@ -78,10 +78,17 @@ def document(name: str) -> str:
 
 def page() -> str:
     """The text of docs/reference/parameters.md."""
-    lines = [PAGE]
+    lines, places = [PAGE], dict[Parameter, str]()
     for node, table in NODES.items():
-        lines += [f"## {node}", "", "| parameter | default | |", "| --- | --- | --- |"]
+        lines += [f"## {node}", ""]
+        for other in dict.fromkeys(places[parameter] for parameter in table if parameter in places):
+            shared = (f"`{each.name}`" for each in table if places.get(each) == other)
+            lines += [f"As of {other}: {', '.join(shared)}.", ""]
+        lines += ["| parameter | default | |", "| --- | --- | --- |"]
         for parameter in table:
+            if parameter in places:
+                continue
+            places[parameter] = node
             former = f" Formerly `{parameter.former}`." if parameter.former else ""
             text = f"{parameter.description}{_range(parameter)}{former}".replace("|", "\\|")
             lines.append(f"| `{parameter.name}` | `{_yaml(parameter.default)}` | {text} |")
