@@ -19,6 +19,7 @@ from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.contract.write import fill
 
 ODD = ("cam-high", "wrist.left", "yes", "2", "x: y", "a #b", "a_b", "a b")
 OWN = {
@@ -33,6 +34,8 @@ OWN = {
     "per": "step",
     "linear": 0.2,
     "angular": 1.0,
+    "frame": "base_link",
+    "name": "joint_{}",
 }
 """What a user fills in, by key."""
 URDF = """<robot name="six">
@@ -63,8 +66,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def filled(text: str, **own: object) -> str:
-    values = {**OWN, **own}
-    return re.sub(r"(\w+): \?\?\?", lambda match: f"{match[1]}: {values[match[1]]}", text)
+    return fill(text, {key: str(value) for key, value in {**OWN, **own}.items()})
 
 
 MAKERS = {

@@ -51,12 +51,12 @@ def inspect(arguments: argparse.Namespace) -> int:
     """Print the description. Returns 1 if something prevents loading."""
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.checkpoints.conversion import verify
-    from vla_accel_ros.tools.contract.write import write_contract
+    from vla_accel_ros.tools.contract.write import Robot, write_contract
     from vla_accel_ros.tools.summary import summary
 
     description = describe(arguments.path, arguments.statistics, arguments.trained_as)
     if arguments.contract:
-        print(write_contract(description, arguments.urdf), end="")
+        print(write_contract(description, Robot(urdf=arguments.urdf)), end="")
         return 0
     print(summary(description))
     if arguments.verify:
@@ -66,7 +66,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     for problem in description.missing:
         print(f"\ncannot be loaded: {problem}")
     try:
-        contract = write_contract(description, arguments.urdf)
+        contract = write_contract(description, Robot(urdf=arguments.urdf))
     except ValueError as error:
         print(f"\nno contract can be written for it: {error}")
     else:

@@ -62,7 +62,7 @@ class ControllerCheck:
             for controller in self._controllers:
                 for node, names in self._questions(controller).items():
                     if _listens(self._node, node):
-                        self._answered(controller, node, _values(ask, node, names))
+                        self._answered(controller, node, values_of(ask, node, names))
         refuse([finding for findings in self.found.values() for finding in findings])
         for topic, sentences in self.findings.items():
             for warning in sentences:
@@ -169,7 +169,8 @@ class _Conversation:
             self._tell(_plain(self._names, future.result()))
 
 
-def _values(ask: ServiceCalls, node: str, names: tuple[str, ...]) -> dict[str, object] | None:
+def values_of(ask: ServiceCalls, node: str, names: tuple[str, ...]) -> dict[str, object] | None:
+    """Values of a node's parameters, without those that it does not have; None if it does not answer."""
     listed = ask(ListParameters, f"{node}/list_parameters", ListParameters.Request(), timeout_s=0.2)
     if listed is not None:
         names = tuple(name for name in names if name in listed.result.names)

@@ -1,15 +1,23 @@
 """`vla contract make` and `vla contract check`: a robot's contract, from what is known to what is right.
 
-Neither needs ROS, a robot or a GPU, and no weight is read. `vla doctor` compares a contract with a live
-graph.
+make reads the checkpoint and, if asked to, a URDF and the live graph or a bag. No weight is read, no GPU is
+needed, and only --from-robot needs ROS. `vla doctor` compares a contract with a live graph.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vla_accel_ros.tools.options import subcommand, training_option
+from vla_accel_ros.tools.options import namespace_option, subcommand, training_option
+
+if TYPE_CHECKING:
+    from vla_accel_ros.models.checkpoints.description import Description
+    from vla_accel_ros.sensing.survey import Survey
+    from vla_accel_ros.tools.contract.write import Robot
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,8 +27,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB", dest="verb")
     make = subcommand(verbs, "make", "print a contract for a checkpoint, to be completed", run_make)
-    make.add_argument("--model", type=Path, required=True, help="checkpoint folder")
-    make.add_argument("--urdf", type=Path, help="the robot's URDF, for names and limits of joints")
+    add = make.add_argument
+    add("--model", type=Path, required=True, help="checkpoint folder")
+    source = make.add_mutually_exclusive_group()
+    source.add_argument("--from-robot", action="store_true", help="read the live graph of a running driver")
+    source.add_argument("--bag", type=Path, help="read a bag of the robot instead")
+    add("--urdf", type=Path, help="the robot's URDF, for names and limits of joints (default: its own)")
+    add(
+        "--map",
+        nargs="+",
+        default=[],
+        type=_pair,
+        metavar="CAMERA=IMAGE",
+        help="which camera, by its name or topic, is which image of the policy: front=base_0_rgb ...",
+    )
+    add(
+        "--files",
+        type=Path,
+        default=Path("robot"),
+        metavar="DIR",
+        help="folder for pictures of the cameras and the robot's URDF (default: %(default)s)",
+    )
+    add("--seconds", type=float, default=3.0, metavar="S", help="time to listen (default: %(default)s)")
+    namespace_option(make)
     check = subcommand(
         verbs, "check", "check a contract and, with --model, that the model fits it", run_check
     )
@@ -31,21 +60,94 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         training_option(verb)
 
 
-def run_make(arguments: argparse.Namespace) -> int:
-    """Print the contract."""
-    from vla_accel_ros.models.checkpoints.checkpoint import describe
-    from vla_accel_ros.tools.contract.write import write_contract
+def _pair(text: str) -> tuple[str, str]:
+    camera, equals, image = text.partition("=")
+    if not (camera and equals and image):
+        raise argparse.ArgumentTypeError(f"{text!r} is not CAMERA=IMAGE, such as front=base_0_rgb")
+    return camera, image
 
+
+def run_make(arguments: argparse.Namespace) -> int:
+    """Print the contract; what else there is to see goes to stderr."""
+    from vla_accel_ros.models.checkpoints.checkpoint import describe
+    from vla_accel_ros.tools.contract.write import Robot, write_contract
+
+    if not 0.5 <= arguments.seconds <= 600.0:
+        raise ValueError(f"--seconds is {arguments.seconds:g}: give 0.5 to 600")
     described = describe(arguments.model, arguments.statistics, arguments.trained_as)
-    print(write_contract(described, arguments.urdf), end="")
+    robot = Robot(urdf=arguments.urdf)
+    if arguments.from_robot or arguments.bag is not None:
+        robot = _read(arguments, described)
+    elif arguments.map:
+        raise ValueError("--map names cameras of a robot: give --from-robot or --bag")
+    print(write_contract(described, robot), end="")
     return 0
 
 
+def _read(arguments: argparse.Namespace, model: Description) -> Robot:
+    """Read the graph or the bag, and write the files."""
+    from vla_accel_ros.tools.contract.cameras import match, write_pictures
+    from vla_accel_ros.tools.contract.write import Robot
+
+    if arguments.bag is not None:
+        from vla_accel_ros.tools.contract.bag import survey_bag
+
+        survey = survey_bag(arguments.bag, arguments.namespace, arguments.seconds)
+    else:
+        from vla_accel_ros.nodes.clients.surveyor import Surveyor
+
+        _tell(f"listening for {arguments.seconds:g} s ...")
+        with Surveyor(arguments.namespace) as surveyor:
+            survey = surveyor.read(arguments.seconds)
+    if not survey.streams and not survey.controllers:
+        raise ValueError(
+            f"{survey.origin} has no cameras, joint states or controllers in {survey.namespace or '/'}: "
+            "start the robot's driver, and give its ROS_DOMAIN_ID and --namespace"
+        )
+    mapping = dict(arguments.map)
+    pictures = write_pictures(match(model, survey, {}), arguments.files)
+    for camera, file in pictures.items():
+        _tell(f"camera {camera}: {file}")
+    mapping |= _asked(model, survey, mapping)
+    urdf, origin = arguments.urdf, ""
+    if urdf is None and survey.description:
+        arguments.files.mkdir(parents=True, exist_ok=True)
+        urdf, origin = arguments.files / "robot.urdf", survey.description_origin
+        urdf.write_text(survey.description)
+        _tell(f"description: {urdf}")
+    return Robot(survey, match(model, survey, mapping), pictures, urdf, origin)
+
+
+def _asked(model: Description, survey: Survey, mapping: Mapping[str, str]) -> dict[str, str]:
+    """Which camera is which image, by who sits at the terminal; nothing without one."""
+    from vla_accel_ros.contract.fields import UNKNOWN
+    from vla_accel_ros.tools.contract.cameras import match
+
+    answers: dict[str, str] = {}
+    matches = match(model, survey, mapping)
+    free = [image for image in model.config.image_names if image not in {each.image for each in matches}]
+    for each in matches if sys.stdin.isatty() else ():
+        if each.image == UNKNOWN and free:
+            _tell(f"which image is camera {each.camera} ({', '.join(free)}; empty: not known)? ", end="")
+            if (answer := sys.stdin.readline().strip()) in free:
+                answers[each.camera] = answer
+                free.remove(answer)
+    return answers
+
+
+def _tell(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
 def run_check(arguments: argparse.Namespace) -> int:
-    """Print the findings. Returns 1 if the model does not fit."""
+    """Print the findings, or the lines that are not filled in. Returns 1 if the model does not fit."""
     from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.contract.fields import UNKNOWN
     from vla_accel_ros.contract.findings import ERROR, ok
 
+    for number, text in enumerate(arguments.file.read_text().splitlines(), 1):
+        if UNKNOWN in text.partition("#")[0]:
+            print(f"missing {arguments.file}:{number}: {text.strip()}")
     contract = Contract.load(arguments.file)
     findings = [ok("contract", f"{arguments.file} is a contract of {len(contract.joints)} joints")]
     if arguments.model is not None:

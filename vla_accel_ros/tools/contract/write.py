@@ -1,8 +1,8 @@
-"""Writes a contract from a checkpoint and a URDF: what they determine, and `???` for what the user knows.
+"""Writes a contract from a checkpoint, a URDF and what a robot offers, and `???` for what the user knows.
 
-What training statistics tell is written beside each line as a comment, never as a value: a quantile is no
-limit of a joint. The text is checked like any contract before it is returned, with the unknown values filled
-in, so a policy that moves no joints yields a sentence instead of a contract.
+Every value has its source beside it as a comment. What training statistics tell is only a comment: a quantile
+is no limit of a joint. The text is checked like any contract before it is returned, with the unknown values
+filled in, so a policy that moves no joints yields a sentence instead of a contract.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from vla_accel_ros.contract import urdf
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.fields import UNKNOWN
 from vla_accel_ros.contract.findings import refuse
 from vla_accel_ros.contract.model_check import counts, joint_actions, judge
-from vla_accel_ros.contract.parts import NAME, TWO_TURNS
+from vla_accel_ros.contract.parts import TWO_TURNS
 from vla_accel_ros.contract.readings import ABSOLUTE, DELTA, OTHERS, UNDECIDED, Reading
 from vla_accel_ros.contract.urdf import UrdfJoint
 from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.sensing.survey import Stream, Survey
+from vla_accel_ros.tools.contract.cameras import AGE, Match, camera_lines, trained_lines
+from vla_accel_ros.tools.contract.controllers import controller_lines
+from vla_accel_ros.tools.contract.text import comment, line, plain
 
 HAND = 6
 SUFFIX = ".pos"
@@ -42,70 +45,77 @@ _ANY = {
     "linear": "0.1",
     "angular": "0.1",
     "step_dt_s": "0.1",
+    "rate_hz": "30",
+    "frame": "base_link",
+    "name": "joint_{}",
+    "topic": "topic_{}",
+    "image": "image_{}",
 }
-"""Values that any robot could have, to check the rest."""
+"""Values that any robot could have, to check the rest; {}: a number of its own for each."""
 
 
-def camera_names(images: Iterable[str]) -> dict[str, str]:
-    """Return the policy's images by names that a contract's cameras can have: their own where they can."""
-    names: dict[str, str] = {}
-    for image in images:
-        name = image
-        if not re.fullmatch(NAME, name) or yaml.safe_load(name) != name:
-            name = "camera_" + re.sub("[^A-Za-z0-9_]", "_", image)
-        while name in names:
-            name += "_"
-        names[name] = image
-    return names
+@dataclass(frozen=True)
+class Robot:
+    """What is known of a robot. survey: None if none was read. matches: its cameras. pictures: files by
+    camera. urdf: the file that limits come from; urdf_origin: where it is from, if not from the user."""
+
+    survey: Survey | None = None
+    matches: Sequence[Match] = ()
+    pictures: Mapping[str, Path] = field(default_factory=dict)
+    urdf: Path | None = None
+    urdf_origin: str = ""
 
 
-def write_contract(model: Description, robot: Path | None = None) -> str:
-    """Return a contract in YAML that fits the model. robot: the URDF that limits come from.
+def write_contract(model: Description, robot: Robot = Robot()) -> str:
+    """Return a contract in YAML that fits the model.
 
     Raises ValueError, one sentence, if the model fits no contract, or the URDF is none.
     """
-    limits = {} if robot is None else urdf.read(robot)
+    survey = robot.survey
+    limits = {} if robot.urdf is None else urdf.read(robot.urdf)
     columns = counts(model.actions).start or counts(model.state).start
     twist = model.twist and columns > HAND
     states = _states(model, columns) or columns or 1
+    names, order = _joint_names(model, states, limits, survey)
+    joints = _joint_stream(survey, names)
+    read = f" and {survey.origin}" if survey is not None else ""
     lines = [
-        f"# A contract for {model.folder.name} ({model.config.kind}); config/contracts/sim_arm.yaml explains "
+        f"# A contract for {model.folder.name} ({model.config.kind}), from the checkpoint{read}; "
+        f"config/contracts/sim_arm.yaml explains the keys. Fill in every {UNKNOWN}.",
+        line(0, "robot", "my_robot", "a default: any name"),
+        "",
+        "cameras:",
     ]
-    lines[0] += f"the keys. Fill in every {UNKNOWN}."
-    lines += ["robot: my_robot", "", "# Topics, rates and ages are the robot's own.", "cameras:"]
-    lines += _cameras(model)
+    if survey is None or not survey.cameras:
+        lines += trained_lines(model, survey)
+    else:
+        lines += camera_lines(model, survey, list(robot.matches), robot.pictures)
+    lines += ["", *_skew(robot), "", "joint_states:", *_joint_states(survey, joints), ""]
+    if robot.urdf is not None:
+        origin = robot.urdf_origin or "--urdf"
+        lines += [line(0, "urdf", json.dumps(str(robot.urdf.resolve())), origin)]
     lines += [
-        "",
-        "max_skew_s: 0.05",
-        "",
-        "joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.5}",
+        line(0, "acceleration", UNKNOWN, "rad/s^2 of every joint that gives none of its own: the maker's"),
         "",
     ]
-    if robot is not None:
-        lines += [f"urdf: {json.dumps(str(robot.resolve()))}"]
-    lines += [f"acceleration: {UNKNOWN}  # rad/s^2 of every joint that gives none of its own", ""]
     lines += _actions(model, twist)
-    names, order = _joint_names(model, states, limits)
     if not model.state.shape[1] and not twist:
         order += f" The model has no statistics: at most {model.state_dim or model.action_dim} joints."
-    lines += [*_comment(f"In the policy's order. {order}"), "joints:"]
+    lines += [*comment(f"In the policy's order. {order}"), "joints:"]
     readings = [] if twist else joint_actions(model)
     for index, name in enumerate(names):
         reading = readings[index] if index < len(readings) else Reading(UNDECIDED, "")
-        lines += _joint(model, index, name, limits.get(name), None if twist else reading)
-    lines += ["", "controllers:", *_controllers(names, columns, twist), ""]
+        position = None if joints is None else joints.positions.get(name)
+        lines += _joint(model, index, name, limits.get(name), None if twist else reading, position)
+    hand = len(names) - (columns - HAND) if twist else 0
+    lines += ["", "controllers:", *controller_lines(survey, names, hand), "", "chunk:"]
     lines += [
-        "chunk:",
-        f"  step_dt_s: {UNKNOWN}  # time between two actions in the training data, such as 0.0333 or 0.2",
-        "  max_age_s: 0.8  # longer than from image to chunk and chunk to chunk together",
+        line(1, "step_dt_s", UNKNOWN, "time between two actions in the training data, such as 0.0333 or 0.2"),
+        line(1, "max_age_s", "0.8", "a default: longer than from image to chunk and chunk to chunk together"),
     ]
     text = "\n".join(lines) + "\n"
     _check(text, model)
     return text
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# ")
 
 
 def _states(model: Description, columns: int) -> int:
@@ -114,73 +124,126 @@ def _states(model: Description, columns: int) -> int:
     return columns if columns in states else states.start
 
 
-def _cameras(model: Description) -> list[str]:
-    lines = []
-    for name, image in camera_names(model.config.image_names).items():
-        trained = model.camera_sources.get(image)
-        topic = trained if trained is not None and re.fullmatch(NAME, trained) else name
-        fields = f"topic: camera/{topic}/image_raw, image: {_plain(image)}, rate_hz: 30, max_age_s: 0.5"
-        comment = "" if trained is None else f"  # {image} ({trained} in training)"
-        lines.append(f"  {name}: {{{fields}}}{comment}")
-    return lines
+def _skew(robot: Robot) -> list[str]:
+    rates = [each.stream.rate_hz for each in robot.matches if each.stream.rate_hz]
+    apart = max(0.05, 1.2 / min(rates)) if rates else 0.05
+    return [
+        line(0, "max_skew_s", f"{apart:.2g}", "a default: cameras that are not triggered are a period apart")
+    ]
+
+
+def _joint_stream(survey: Survey | None, names: Sequence[str]) -> Stream | None:
+    """The topic with the most of these joints; None without one."""
+    streams = survey.joint_states if survey is not None else []
+    return max(streams, key=lambda stream: len(set(names) & stream.positions.keys()), default=None)
+
+
+def _joint_states(survey: Survey | None, joints: Stream | None) -> list[str]:
+    if survey is None:
+        return [
+            line(1, "topic", "joint_states", "a default, of joint_state_broadcaster"),
+            line(1, "rate_hz", "100", "a default: or your robot's"),
+            line(1, "max_age_s", "0.5", AGE),
+        ]
+    if joints is None:
+        absent = f"no joint states in {survey.origin}"
+        return [line(1, key, UNKNOWN, absent) for key in ("topic", "rate_hz")] + [
+            line(1, "max_age_s", "0.5", AGE)
+        ]
+    others = [stream.topic for stream in survey.joint_states if stream is not joints]
+    beside = f"; also there: {', '.join(others)}" if others else ""
+    rate = joints.rate_hz
+    return [
+        line(1, "topic", survey.relative(joints.topic), f"{survey.origin}{beside}"),
+        line(1, "rate_hz", f"{rate:.3g}" if rate else UNKNOWN, "by its stamps"),
+        line(1, "max_age_s", f"{max(0.1, 5.0 / rate if rate else 0.5):.2g}", AGE),
+    ]
 
 
 def _actions(model: Description, twist: bool) -> list[str]:
     """What a row of a chunk is, asked for where the statistics leave it open."""
     if twist:
         return [
-            "actions: twist",
+            line(0, "actions", "twist", "the checkpoint"),
             "twist:",
-            f"  per: {UNKNOWN}  # step: the data set recorded displacements, as most do; second: velocities",
-            f"  linear: {UNKNOWN}  # greatest speed of the hand in m/s",
-            f"  angular: {UNKNOWN}  # and in rad/s",
+            line(
+                1, "per", UNKNOWN, "step: the data set recorded displacements, as most do; second: velocities"
+            ),
+            line(1, "linear", UNKNOWN, "greatest speed of the hand in m/s"),
+            line(1, "angular", UNKNOWN, "and in rad/s"),
             "",
         ]
     if DELTA not in {reading.action for reading in joint_actions(model)}:
         return []
     if model.relative is not None:
-        return ["actions: joints", ""]
+        return [line(0, "actions", "joints", "the checkpoint"), ""]
     return [
-        *_comment(f"Its actions lie apart from its state, so they are {OTHERS}."),
-        f"actions: {UNKNOWN}  # joints or twist",
+        *comment(f"Its actions lie apart from its state, so they are {OTHERS}."),
+        line(0, "actions", UNKNOWN, "joints or twist"),
         "",
     ]
 
 
-def _joint_names(model: Description, states: int, limits: Mapping[str, UrdfJoint]) -> tuple[list[str], str]:
+def _joint_names(
+    model: Description, states: int, limits: Mapping[str, UrdfJoint], survey: Survey | None
+) -> tuple[list[str], str]:
     """The joints' names, and where they are from."""
     trained = [name.removesuffix(SUFFIX) for name in model.joint_names]
-    if len(trained) == states:
-        return trained, f"Names are those of the training ({', '.join(model.joint_names)})."
+    driven = (
+        []
+        if survey is None
+        else [n for c in survey.controllers if c.state in ("active", "") for n in c.joints]
+    )
+    published = (
+        [] if survey is None else list(dict.fromkeys(n for s in survey.joint_states for n in s.positions))
+    )
     moving = [name for name, joint in limits.items() if not joint.mimics]
-    if len(moving) == states:
-        return moving, "Names are in the URDF's order: compare it with that of the training."
-    if moving:
-        return _numbered(states), f"Give the names of the URDF: {', '.join(moving)}."
-    return _numbered(states), "Give the robot's own names."
-
-
-def _numbered(count: int) -> list[str]:
-    return [f"joint_{index + 1}" for index in range(count)]
+    known = set(driven) | set(published)
+    if len(trained) == states and (not known or set(trained) <= known):
+        return trained, f"Names are those of the training ({', '.join(model.joint_names)})."
+    compare = "compare it with that of the training"
+    for names, origin in (
+        (list(dict.fromkeys(driven)), "the order of its controllers"),
+        (published, "the order of its joint states"),
+        (moving, "the URDF's order"),
+    ):
+        if len(names) == states:
+            return (
+                names,
+                f"Names are in {origin}: {compare}{' (' + ', '.join(trained) + ')' if trained else ''}.",
+            )
+    names = list(dict.fromkeys([*driven, *published])) or moving
+    there = f" of these: {', '.join(names)}" if names else ""
+    return [UNKNOWN] * states, f"Give the robot's own names{there}."
 
 
 def _joint(
-    model: Description, index: int, name: str, described: UrdfJoint | None, reading: Reading | None
+    model: Description,
+    index: int,
+    name: str,
+    described: UrdfJoint | None,
+    reading: Reading | None,
+    position: float | None,
 ) -> list[str]:
-    """The lines of a joint. reading: of its action, None if its actions are twists."""
+    """The lines of a joint. reading: of its action, None if its actions are twists. position: measured."""
     measured = index < model.state.shape[1]
     low, high = model.state[:, index] if measured else (0.0, 0.0)
-    comment = f"  # in training {low:.3g} to {high:.3g}" if measured else ""
+    about = [f"in training {low:.3g} to {high:.3g}"] if measured else []
     if reading is None and index >= HAND and index < model.actions.shape[1]:
-        comment = "  # its actions in training: {:.3g} to {:.3g}".format(*model.actions[:, index])
-    lines = [f"  - name: {_plain(name)}{comment}"]
+        about = ["its actions in training: {:.3g} to {:.3g}".format(*model.actions[:, index])]
+    if position is not None:
+        about.append(f"now at {position:.3g}{_doubt(position, described)}")
+    lines = [line(1, "- name", plain(name), "; ".join(about))]
     for key in ("lower", "upper", "velocity"):
         value = None if described is None else getattr(described, key)
-        lines.append(f"    {key}: {UNKNOWN if value is None else repr(value)}")
+        origin = "the URDF" if value is not None else ""
+        if value is None:
+            origin = "the URDF gives none" if described is not None else "rad, or rad/s: the maker's"
+        lines.append(line(2, key, UNKNOWN if value is None else repr(value), origin))
     if described is not None and described.kind == "continuous":
-        lines.append("    continuous: true")
+        lines.append(line(2, "continuous", "true", "the URDF"))
     if np.abs([low, high]).max() > TWO_TURNS or high - low > TWO_TURNS:
-        lines.append(f"    unit: {UNKNOWN}  # no radians: deg, or a map instead for what counts in percent")
+        lines.append(line(2, "unit", UNKNOWN, "no radians: deg, or a map instead for what counts in percent"))
     if reading is None:
         return lines
     action, reason = reading.action, reading.numbers
@@ -189,35 +252,42 @@ def _joint(
         reason = f"as the checkpoint says{reason and '; '}{reason}"
     elif not action:
         reason = f"delta or absolute{reason and ': '}{reason}"
-    return [*lines, f"    action: {action or UNKNOWN}  # {reason}"]
+    return [*lines, line(2, "action", action or UNKNOWN, reason)]
 
 
-def _controllers(names: list[str], columns: int, twist: bool) -> list[str]:
-    if not twist:
-        return [f"  - {{topic: arm_controller/joint_trajectory, joints: {_listed(names)}}}"]
-    hand, gripper = names[: len(names) - (columns - HAND)], names[len(names) - (columns - HAND) :]
-    return [
-        "  - {topic: servo_node/delta_twist_cmds, kind: servo_twist, rate_hz: 50, frame: base_link, "
-        f"joints: {_listed(hand)}}}",
-        f"  - {{topic: gripper_controller/joint_trajectory, joints: {_listed(gripper)}}}",
-    ]
-
-
-def _listed(names: list[str]) -> str:
-    return f"[{', '.join(map(_plain, names))}]"
-
-
-def _plain(name: str) -> str:
-    """A name in YAML."""
-    plain = re.fullmatch(NAME, name) and yaml.safe_load(name) == name
-    return name if plain else json.dumps(name, ensure_ascii=False)
+def _doubt(position: float, described: UrdfJoint | None) -> str:
+    """What is odd about a measured position: a driver that sends degrees."""
+    lower, upper = (None, None) if described is None else (described.lower, described.upper)
+    reach = TWO_TURNS if lower is None or upper is None else max(abs(lower), abs(upper)) + 0.1
+    if abs(position) > reach and (described is None or described.kind != "continuous"):
+        return ", more than it can be in rad or m: the driver must not send degrees"
+    return ""
 
 
 def _check(text: str, model: Description) -> None:
-    """Raise ValueError if this is no contract, or the model does not fit it, whatever is filled in."""
-    filled = re.sub(rf"(\w+): {re.escape(UNKNOWN)}", lambda key: f"{key[1]}: {_ANY[key[1]]}", text)
+    """Raise ValueError if this is no contract, or the model does not fit it, whatever is filled in. Which
+    image a camera is, only the user knows."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "robot.yaml"
-        file.write_text(filled)
+        file.write_text(fill(text, _ANY))
         contract = Contract.load(file)
-    refuse(judge(model, contract))
+    refuse([finding for finding in judge(model, contract) if not finding.about.startswith("cameras")])
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """The text of a contract with every unknown value filled in. values: by key; {} in one becomes a number,
+    another for each. A list of unknown names gets those that were filled in, in their order."""
+    counters: dict[str, int] = {}
+
+    def number(key: str) -> str:
+        counters[key] = counters.get(key, 0) + 1
+        return str(values[key]).format(counters[key])
+
+    def filled(written: str) -> str:
+        code, mark, origin = written.partition("  #")
+        code = re.sub(rf"(\w+): {re.escape(UNKNOWN)}", lambda match: f"{match[1]}: {number(match[1])}", code)
+        code = re.sub(re.escape(UNKNOWN), lambda _: number("joints"), code)
+        return code + mark + origin
+
+    values = {**values, "joints": values.get("name", "")}
+    return "\n".join(each if each.startswith("#") else filled(each) for each in text.split("\n"))
