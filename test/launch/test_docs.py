@@ -69,7 +69,11 @@ def test_commands_can_be_typed(page: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 assert (ROOT / script).is_file(), command
             case ["ros2", "launch", "vla_accel_ros", file, *arguments]:
                 given = dict(argument.split(":=", 1) for argument in arguments if ":=" in argument)
-                assert stand_in.start(share_path(f"launch/{file}"), **given)
+                path = share_path(f"launch/{file}")
+                if given.keys() & {"robot_ip", "driver"}:  # of others, whose packages are not here
+                    assert given.keys() <= stand_in.declared(path).keys(), command
+                else:
+                    assert stand_in.start(path, **given)
 
 
 def test_pages_are_in_the_index() -> None:

@@ -1,0 +1,35 @@
+"""One SO-101 arm with USB cameras in shared memory, and our nodes.
+
+There are several drivers for it and none is the usual one, so `driver` names the launch file of yours; what
+it must publish and take is in the contract (config/contracts/so101.yaml).
+"""
+
+from launch import LaunchDescription, LaunchDescriptionEntity
+
+from vla_accel_ros.nodes.running.robot_launch import (
+    DRIVER,
+    NAMESPACE,
+    Given,
+    camera,
+    given_driver,
+    robot_launch,
+)
+
+CAMERAS = ("top", "wrist")
+ARGUMENTS = (
+    NAMESPACE,
+    DRIVER,
+    *(
+        (name, "", f"Device of the camera {name}, such as /dev/video0. Empty: it runs already.")
+        for name in CAMERAS
+    ),
+)
+
+
+def generate_launch_description() -> LaunchDescription:
+    return robot_launch("so101", ARGUMENTS, drivers)
+
+
+def drivers(given: Given) -> list[LaunchDescriptionEntity]:
+    cameras = [node for name in CAMERAS for node in camera(name, given(name), given("namespace"))]
+    return [*given_driver(given), *cameras]
