@@ -112,8 +112,7 @@ class Episode(Ways):
         """~/release, and somebody else moves the joints."""
 
         def others() -> None:
-            idle = self.t_ns > self.others_until_ns
-            if self.node.motion.lending.is_lent and idle and self.robot.takes_trajectories:
+            if self.node.motion.lending.is_lent and self.robot.takes_trajectories and self._rests():
                 goal = self.robot.limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (
                     self.robot.limits.upper - self.robot.limits.lower
                 )
@@ -131,6 +130,11 @@ class Episode(Ways):
         self._at(self.t_ns + S, others)
         if self.rng.random() < 0.7:
             self._at(self.t_ns + round(self.rng.uniform(0.5, 6.0) * S), lambda: self.reclaim(name))
+
+    def _rests(self) -> bool:
+        """Whether others have ended their motion, however slow it was."""
+        velocity = self.controller.state(self.t_ns).velocity
+        return self.t_ns > self.others_until_ns and (velocity is None or not velocity.any())
 
     def reclaim(self, name: str) -> None:
         """~/reclaim, when the others are done."""
@@ -190,7 +194,8 @@ class Episode(Ways):
             self._preempt(self.robot.joints)
             self.controller.hold(self.where.copy(), self.t_ns)
             self.activated = set(self.robot.joints)
-            self.began_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), self.now_ns())
+            activated_ns = self.until[name] + self.offset_ns
+            self.began_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), activated_ns)
 
 
 FAULTS: dict[str, Callable[[Any, str], None]] = {

@@ -6,12 +6,14 @@ import numpy as np
 from adversary_judge import Judged
 from adversary_scene import EPOCH, MS, SCALE, S
 
-from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
 from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
 from vla_accel_ros.control.on_arrival import SPEED
 from vla_accel_ros.types import Chunk
 
 HOLD_SLACK_NS = S // 2
+FOLLOWING_NS = round(2e9 * LASTING_S)
+"""How long after joints could not follow, or were told wrongly, a hold for that is right."""
 NOT_FOLLOWING = "does not follow"
 
 
@@ -52,7 +54,9 @@ class Given(Judged):
         speed = self.robot.limits.velocity * (1.0 if self.robot.stamped else SPEED)
         lag = 0.0 if self.robot.stamped else speed * self.parameters.lead_s  # which the node cannot know
         near = bool((distance < 0.7 * usual(speed) - lag).all())
-        follows = near and not (self.activated or self.active("joint stamps"))
+        if any(self.active(name) for name in ("drive off", "frozen", "joint stamps")):
+            self._told_wrong_ns = self.t_ns
+        follows = near and not self.activated and self.t_ns > self._told_wrong_ns + FOLLOWING_NS
         slow = self.t_ns - max(self.slowed_ns.values(), default=-S) < S // 2
         follows = follows and self.robot.kind != "servo_joint" and not slow  # which tells of no position
         self.happened["joints"] += 1

@@ -148,7 +148,7 @@ class Scene(ABC):
         self.noise = rng.choice((0.0, 0.002, 0.02))
         self.until: dict[str, int] = {}
         self.glitch = np.zeros(len(limits.lower))
-        self._felt_ns = 0
+        self._felt_ns, self._told_wrong_ns = 0, -S
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self.disk = Disk()

@@ -72,6 +72,16 @@ def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
     assert play(seed, before(FAULTS), kind).broken == ()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        101318,  # a controller that was off from the node's first message on
+    ],
+)
+def test_what_broke_a_limit_once_does_so_no_more(seed):
+    assert play(seed).broken == ()
+
+
 def before(faults) -> tuple[str, ...]:
     """The faults that there were when these seeds broke a limit."""
     return tuple(name for name in faults if name not in WAYS)

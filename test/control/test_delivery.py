@@ -144,6 +144,15 @@ def test_what_others_have_it_execute_says_nothing():
     assert delivery.step(now_ns + 900 * MS) == 0.03
 
 
+@pytest.mark.parametrize(("began_ns", "ours"), [(S - 50 * MS, True), (S + MS, True), (S + 50 * MS, False)])
+def test_what_began_after_the_first_that_was_sent_and_is_none_of_them_is_not_ours(began_ns, ours):
+    """The controller was off when they came, and holds by itself since it was activated."""
+    delivery = Delivery(0.03, 0.15)
+    for sent_ns in (S, S + 100 * MS):
+        delivery.sent(sent_ns, sent_ns, sent_ns)
+    assert delivery.executing(began_ns, S + 200 * MS) is ours
+
+
 def test_states_that_are_seldom_seen_do_not_pass_for_late_deliveries():
     delivery = Delivery(0.03, 0.15)
     for i in range(1, 20):

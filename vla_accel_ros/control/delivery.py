@@ -81,9 +81,8 @@ class Delivery:
     def executing(self, began_ns: int, state_ns: int) -> bool:
         """Take the controller's state: at state_ns it executed the trajectory that began at began_ns.
 
-        Returns False if that trajectory was not sent from here and began after the last one that was: others
-        move the robot, or the controller holds by itself. Before the first recognised state it always returns
-        True.
+        Returns False if that trajectory was not sent from here and began after the last one that was
+        executed, or the first one that was sent: others move the robot, or the controller holds by itself.
         """
         last_ns = self._state_ns
         if last_ns is not None and state_ns <= last_ns:
@@ -97,7 +96,9 @@ class Delivery:
                     break
             self._executed_ns, self._recognised, self._unsure = match.stamp_ns, True, False
         elif self._executed_ns is None or not _same(self._executed_ns, began_ns):
-            return not self._recognised or (last_ns is not None and began_ns <= last_ns - _LOOK_NS)
+            if not self._recognised:
+                return not self._unseen or began_ns <= self._unseen[0].stamp_ns
+            return last_ns is not None and began_ns <= last_ns - _LOOK_NS
         while self._unseen and (state_ns - self._unseen[0].decided_ns) * 1e-9 > LOST_S:
             self._unseen.popleft()
             self.lost, self._unsure = self.lost + 1, True
