@@ -1,6 +1,6 @@
 """How smooth the joints are when messages take longer to the controller, before and after adaptation.
 
-The scene of scene.py with our trajectory buffer. Before, the delay is assumed to be `LEAD_S`, whatever it is;
+The scene of scene.py with our motion. Before, the delay is assumed to be `LEAD_S`, whatever it is;
 after, it has been measured for some seconds from what the controller executes (control/delivery.py).
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from world import Parameters
+
 from handovers import scene
-from handovers.styles import Message, message
-from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.sim.controller import JointTrajectoryController
-from vla_accel_ros.types import Chunk
+from handovers.styles import Moving
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.outputs.reports import ReportedState
 
 DELAYS_S = (0.0, 0.01, 0.03, 0.05, 0.06, 0.1, 0.15, 0.2)
 MODES: tuple[Mode, ...] = ("blend", "async")
-LEAD_S, LEAD_MAX_S = 0.03, 0.15  # defaults of the trajectory node
+LEAD_S = Parameters().lead_s
 _SECONDS, _LEARNING_S = 8, 4
 
 
@@ -31,27 +31,6 @@ class Late:
     fixed: float
     adapted: float
     lead_s: float
-
-
-class _Sender:
-    """Our buffer, and what it learns of its way to the controller; with no delivery it learns nothing."""
-
-    def __init__(self, mode: Mode, controller: JointTrajectoryController, delivery: Delivery | None) -> None:
-        self.buffer = TrajectoryBuffer(scene.JOINTS, scene.LIMITS, mode, lead_s=LEAD_S)
-        self.buffer.reset(scene.reference(scene.BEGIN_S))
-        self._controller, self._delivery = controller, delivery
-
-    def take(self, chunk: Chunk, now_ns: int) -> Message | None:
-        sent = self.buffer.update(chunk, now_ns)
-        if sent is not None and self._delivery is not None:
-            self._delivery.sent(sent.start_ns, now_ns, now_ns)
-        return None if sent is None else message(sent)
-
-    def tick(self, now_ns: int) -> Message | None:
-        if self._delivery is not None:
-            self._delivery.executing(self._controller.began_ns, now_ns)
-            self.buffer.lead_s = self._delivery.step(now_ns)
-        return None
 
 
 def table() -> list[Late]:
@@ -70,14 +49,20 @@ def lines(rows: Iterable[Late]) -> Iterable[str]:
 
 def measure(mode: Mode, delay_s: float) -> Late:
     """One mode and delay."""
-    fixed, _ = _play(mode, delay_s, None)
-    adapted, lead_s = _play(mode, delay_s, Delivery(LEAD_S, LEAD_MAX_S))
+    fixed, _ = _play(mode, delay_s, measures=False)
+    adapted, lead_s = _play(mode, delay_s, measures=True)
     return Late(mode, delay_s, fixed, adapted, lead_s)
 
 
-def _play(mode: Mode, delay_s: float, delivery: Delivery | None) -> tuple[float, float]:
+def _play(mode: Mode, delay_s: float, measures: bool) -> tuple[float, float]:
     """Peak acceleration after some seconds, and the lead_s of the end."""
     controller = scene.controller(from_desired=True)
-    sender = _Sender(mode, controller, delivery)
+
+    def state(now_ns: int) -> ReportedState:
+        point = controller.desired(now_ns)
+        positions = dict(zip(scene.JOINTS, point.position.tolist()))
+        return ReportedState(controller.began_ns, now_ns, positions, point.velocity is None)
+
+    sender = Moving(scene.JOINTS, scene.LIMITS, mode, state=state if measures else None)
     commanded = scene.play(sender, controller, delay_s, _SECONDS, seed=0)
-    return scene.smoothness(mode, True, commanded, _LEARNING_S).acceleration, sender.buffer.lead_s
+    return scene.smoothness(mode, True, commanded, _LEARNING_S).acceleration, sender.lead_s

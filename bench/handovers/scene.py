@@ -32,12 +32,12 @@ _POINTS_EVERY = 17  # ticks between two points of a style that sends single ones
 DELAY_S = 0.003
 _MOTOR_LAG_S = 0.02
 _ERROR = 0.01
-_SETTLING_S = 1
+_SETTLING_S = 4  # ours begins to move when the joints have stood still for a moment
 
 
 @dataclass(frozen=True)
 class Smoothness:
-    """What was commanded after the first second, over both joints.
+    """What was commanded after the first seconds, over both joints.
 
     acceleration [rad/s^2] and velocity [rad/s] are peaks of differences at 500 Hz; error: RMS to the
     reference [rad].
@@ -63,10 +63,10 @@ def controller(from_desired: bool, **parameters: bool) -> JointTrajectoryControl
 
 
 def measure(
-    style: str, from_desired: bool, seconds: int = 5, seed: int = 0, **parameters: bool
+    style: str, from_desired: bool, seconds: int = 8, seed: int = 0, **parameters: bool
 ) -> Smoothness:
     """Run one style against one controller."""
-    sender = STYLES[style](JOINTS, LIMITS, reference(BEGIN_S))
+    sender = STYLES[style](JOINTS, LIMITS)
     commanded = play(sender, controller(from_desired, **parameters), DELAY_S, seconds, seed)
     return smoothness(style, from_desired, commanded)
 
@@ -125,7 +125,7 @@ def play(
         while computing and computing[0][0] <= now:
             sent.append(style.take(computing.pop(0)[1], now))
         if tick % _POINTS_EVERY == 0:
-            sent.append(style.tick(now))
+            sent.append(style.tick(now, measured))
         travelling += [(now + round(delay_s * _S), message) for message in sent if message is not None]
         while travelling and travelling[0][0] <= now:
             message = travelling.pop(0)[1]

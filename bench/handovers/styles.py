@@ -1,19 +1,23 @@
 """The ways to send chunks to a joint_trajectory_controller: common ones, and ours.
 
-A style turns a chunk, or the tick of its own timer, into the message to publish. Ours is the trajectory
-buffer as the trajectory node uses it. The one before it in the list is the same blending with a first point
-one step ahead, as in a sender that does not repeat what it has already commanded.
+A style turns a chunk, or the tick of its own timer, into the message to publish. Ours is the motion of the
+trajectory node (control/motion.py). The one before it in the list is the same blending with a first point one
+step ahead, as in a sender that does not repeat what it has already commanded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from world import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
 
-from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory, knot_velocities
 from vla_accel_ros.types import Chunk
 
@@ -34,8 +38,8 @@ class Style(Protocol):
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
         """What is sent for a new chunk."""
 
-    def tick(self, now_ns: int) -> Message | None:
-        """What is sent at 30 Hz."""
+    def tick(self, now_ns: int, measured: np.ndarray) -> Message | None:
+        """What is sent at 30 Hz. measured: joints, float64 [D]."""
 
 
 class _Whole:
@@ -44,7 +48,7 @@ class _Whole:
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
         return message(_trajectory(chunk, 0, False))
 
-    def tick(self, now_ns: int) -> Message | None:
+    def tick(self, now_ns: int, measured: np.ndarray) -> Message | None:
         return None
 
 
@@ -59,7 +63,7 @@ class _Points:
         self._chunk = chunk
         return None
 
-    def tick(self, now_ns: int) -> Message | None:
+    def tick(self, now_ns: int, measured: np.ndarray) -> Message | None:
         if self._chunk is None:
             return None
         chunk, step_ns = self._chunk, round(self._chunk.step_dt_s * 1e9)
@@ -76,34 +80,55 @@ class _Future:
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
         return message(_trajectory(chunk, now_ns + round(chunk.step_dt_s * 1e9), self._velocities))
 
-    def tick(self, now_ns: int) -> Message | None:
+    def tick(self, now_ns: int, measured: np.ndarray) -> Message | None:
         return None
 
 
-class _Buffered:
-    """Our trajectory buffer; committed: with the path that is already commanded in front, as it comes."""
+class Moving:
+    """Our motion, which begins with the joints at rest; committed: with the path that is already commanded in
+    front, as it sends it. state: what the controller says of itself; by default it says nothing."""
 
     def __init__(
         self,
         joints: tuple[str, ...],
         limits: JointLimits,
-        start: np.ndarray,
         mode: Mode,
-        committed: bool,
+        committed: bool = True,
+        state: Callable[[int], ReportedState] | None = None,
     ):
-        self._buffer, self._committed = TrajectoryBuffer(joints, limits, mode), committed
-        self._buffer.reset(start)
+        self._now_ns, self._committed, self._joints = 0, committed, joints
+        self._message: Message | None = None
+        says = None if state is None else lambda: state(self._now_ns)
+        line, clock = TrajectoryLine(self._send, state=says), Clock(lambda: self._now_ns, simulated=True)
+        contract = make_contract("joint_trajectory", make_joints(joints, limits))
+        self._process = Process(contract, Parameters(Options(mode)), clock, lambda _: line)
+
+    @property
+    def lead_s(self) -> float:
+        """How long it expects a message to take."""
+        return self._process.robot.outputs.lead_s()
 
     def take(self, chunk: Chunk, now_ns: int) -> Message | None:
-        sent = self._buffer.update(chunk, now_ns)
-        if sent is None or self._committed:
-            return None if sent is None else message(sent)
-        assert self._buffer.committed_until_ns is not None and sent.velocities is not None
-        new = sent.times_ns > self._buffer.committed_until_ns
-        return message(Trajectory(sent.joints, sent.times_ns[new], sent.positions[new], sent.velocities[new]))
+        self._now_ns = now_ns
+        self._process.chunk(chunk)
+        return self._sent()
 
-    def tick(self, now_ns: int) -> Message | None:
-        return None
+    def tick(self, now_ns: int, measured: np.ndarray) -> Message | None:
+        self._now_ns = now_ns
+        self._process.joints(self._joints, measured, now_ns)
+        self._process.watch()
+        return self._sent()
+
+    def _send(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
+        until_ns = self._process.robot.follower.buffer.committed_until_ns
+        if not self._committed and until_ns is not None:
+            path = path.since(until_ns)
+        times = (path.times_ns - start_ns).tolist()
+        self._message = Message(start_ns, times, path.positions, path.velocities)
+
+    def _sent(self) -> Message | None:
+        sent, self._message = self._message, None
+        return sent
 
 
 def _trajectory(chunk: Chunk, from_ns: int, velocities: bool) -> Trajectory:
@@ -121,21 +146,13 @@ def message(trajectory: Trajectory) -> Message:
     return Message(trajectory.start_ns, times, trajectory.positions, trajectory.velocities)
 
 
-Build = Callable[[tuple[str, ...], JointLimits, np.ndarray], Style]
-"""(joints, limits, where they start float64 [D]) -> a sender."""
-
-
-def _buffered(mode: Mode, committed: bool = True) -> Build:
-    return lambda joints, limits, start: _Buffered(joints, limits, start, mode, committed)
-
-
-STYLES: dict[str, Build] = {
+STYLES: dict[str, Callable[[tuple[str, ...], JointLimits], Style]] = {
     "full chunk, stamped at observation": lambda *_: _Whole(),
     "single point per tick, due at once": lambda *_: _Points(0),
     "single point per tick, due a step later": lambda *_: _Points(1),
     "past dropped, first point a step ahead": lambda *_: _Future(velocities=False),
     "+ velocities": lambda *_: _Future(velocities=True),
-    "+ sender blends over 200 ms": _buffered("blend", committed=False),
-    "our buffer, async": _buffered("async"),
-    "our buffer, blend": _buffered("blend"),
+    "+ sender blends over 200 ms": partial(Moving, mode="blend", committed=False),
+    "our motion, async": partial(Moving, mode="async"),
+    "our motion, blend": partial(Moving, mode="blend"),
 }

@@ -11,8 +11,8 @@ STYLES = {
     "single point per tick, due a step later": "one point per tick, due a step later",
     "+ velocities": "past dropped, velocities given",
     "+ sender blends over 200 ms": "past dropped, velocities, the sender blends over 200 ms",
-    "our buffer, async": "this package, mode `async`",
-    "our buffer, blend": "this package, mode `blend` (the default)",
+    "our motion, async": "this package, mode `async`",
+    "our motion, blend": "this package, mode `blend` (the default)",
 }
 
 

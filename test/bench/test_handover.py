@@ -12,7 +12,7 @@ from handovers.styles import STYLES
 @pytest.mark.parametrize("from_desired", [True, False])
 def test_blend_stays_near_the_reference_whatever_the_controller_starts_from(from_desired: bool) -> None:
     """The reference peaks at 4.9 rad/s^2 and 1.57 rad/s."""
-    row = measure("our buffer, blend", from_desired)
+    row = measure("our motion, blend", from_desired)
     assert row.acceleration <= 15.0
     assert row.velocity <= 2.0
     assert row.error <= 0.010
@@ -20,7 +20,7 @@ def test_blend_stays_near_the_reference_whatever_the_controller_starts_from(from
 
 @pytest.mark.parametrize("from_desired", [True, False])
 def test_async_is_continuous_too(from_desired: bool) -> None:
-    assert measure("our buffer, async", from_desired).acceleration <= 50.0
+    assert measure("our motion, async", from_desired).acceleration <= 50.0
 
 
 def test_replacing_whole_chunks_or_sending_points_jerks_the_motors() -> None:
@@ -40,7 +40,7 @@ def test_splines_of_the_controller_do_not_mend_chunks_without_velocities() -> No
     """They begin at rest, whatever the joints do."""
     style = "past dropped, first point a step ahead"
     assert measure(style, True, positions_upsampling=True).acceleration > 500.0
-    assert measure("our buffer, blend", True, positions_upsampling=True).acceleration <= 15.0
+    assert measure("our motion, blend", True, positions_upsampling=True).acceleration <= 15.0
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.15])

@@ -52,7 +52,7 @@ def control() -> Iterator[Claim]:
     each = [stages["stages"][name][p] for name in stages["stages"] for p in ("p50_ms", "p99_ms")]
     figures = [stages["runs"], *each[:2], None, *each[2:]]
     yield PERFORMANCE, "The engine's calls alone,", figures
-    both = ("our buffer, blend", "full chunk, stamped at observation")
+    both = ("our motion, blend", "full chunk, stamped at observation")
     styles = [one(result("handover")["styles"], style=style, from_desired=True) for style in both]
     yield PERFORMANCE, "| peak acceleration where", [row["acceleration"] for row in styles]
 
