@@ -29,5 +29,7 @@ ARCHITECTURES = {
     "89": Architecture("RTX 4090", Gpu(128, 89, 2.52, 1008), 99 << 10),
     "90": Architecture("H200", Gpu(132, 90, 1.98, 4800), 227 << 10),
     "100": Architecture("B200", Gpu(148, 100, 1.92, 8000), 227 << 10),
+    "110": Architecture("Jetson AGX Thor", Gpu(20, 110, 1.57, 273), 227 << 10),
     "120": Architecture("RTX 5090", Gpu(170, 120, 2.41, 1792), 99 << 10),
+    "121": Architecture("GB10", Gpu(48, 121, 2.42, 273), 99 << 10),
 }

@@ -34,6 +34,7 @@ MULTIPROCESSORS = {
     100: Multiprocessor(8192, 16384, 228 * KIB, 227 * KIB, 2048),
     110: Multiprocessor(8192, 16384, 228 * KIB, 227 * KIB, 1536),
     120: Multiprocessor(512, 2048, 100 * KIB, 99 * KIB, 1536),
+    121: Multiprocessor(512, 2048, 100 * KIB, 99 * KIB, 1536),
 }
 """By capability. 86, 89 and 120: GeForce; the professional cards have twice the bfloat16 rate."""
 REGISTERS = 64 * KIB

@@ -93,13 +93,16 @@ def load_table(device: torch.device, multiprocessors: int | None = None) -> Tabl
 
 
 def packaged_table(gpu: Gpu) -> Table:
-    """Return the package's table for a GPU's compute capability; an empty one if there is none."""
+    """Return the package's table for a GPU's compute capability; an empty one, with early starts where the
+    device has them, if there is none."""
     packaged = resources.files("vla_accel_ros.kernels") / "tuning" / f"sm_{gpu.capability}.json"
     if packaged.is_file():
         return read_table(packaged.read_text(), packaged.name, gpu)
-    return Table(gpu)
+    return Table(gpu, pdl=gpu.capability >= EARLY_STARTS)
 
 
+EARLY_STARTS = 90
+"""The first compute capability with programmatic dependent launch."""
 MOST_BYTES = 4 << 20
 """Largest JSON of a table; `vla tune` writes some tens of kB."""
 
