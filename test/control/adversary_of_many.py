@@ -153,6 +153,7 @@ class EpisodeOfMany(Episode):
         report = super()._report(joints, last_ns)
         if report is None or not self.active("lying controllers"):
             return report
+        self.scaled = self.scaled - {joints}  # which the lie does not tell
         where, rng = self._where(joints), self._apart
         far = usual(self.robot.limits.velocity)[[self.robot.joints.index(name) for name in joints]]
         j = rng.randrange(len(joints))

@@ -129,6 +129,7 @@ class Scene(ABC):
         apart = random.Random(f"told {seed}")
         self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
         self.activated: set[str] = set()  # joints of controllers that have got nothing since
+        self.written_ns = 0  # when the last message was written, with what had been told by then
         self.began = self.restarted = self.late = False
         self.anew = [0]
         self.holding: tuple[int, int] | None = None
@@ -264,7 +265,7 @@ class Scene(ABC):
         not before it was activated."""
         if not self.robot.takes_trajectories:
             return None, 0
-        told_ns = (self.t_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
+        told_ns = (self.written_ns - self.told_later_ns) // self.told_every_ns * self.told_every_ns
         if told_ns <= self.until.get("reactivate", -1):
             return None, 0
         return self._controller(joints).held(told_ns), told_ns + self.offset_ns
