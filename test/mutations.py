@@ -448,10 +448,7 @@ MUTATIONS = (
         "a joint that stops too late",
         "velocity > _LONGEST_STOP_S * acceleration",
         "velocity > 100 * _LONGEST_STOP_S * acceleration",
-        (
-            "test_contract_parts.py",
-            "test_contract.py",
-        ),
+        ("test_contract_mistakes.py",),
     ),
     Mutation(
         "joints of a controller",

@@ -39,7 +39,7 @@ def test_a_domain_is_not_claimed_through_a_link(shared):
     elsewhere = shared / "elsewhere"
     elsewhere.mkdir()
     private_folder("domains").symlink_to(elsewhere)
-    with pytest.raises(RuntimeError, match=r"vla_accel_ros-domains-\d+ cannot be used .*: remove it, or set"):
+    with pytest.raises(RuntimeError, match=r"vla_accel_ros-domains-\d+ cannot"):
         claim_domain()
     assert list(elsewhere.iterdir()) == []
 
@@ -49,7 +49,7 @@ def test_a_file_of_ours_is_not_locked_through_a_link(shared):
     precious.write_text("precious")
     private_folder("locks").mkdir()
     (private_folder("locks") / "one").symlink_to(precious)
-    with pytest.raises(RuntimeError, match=r"one cannot be used \(Too many levels of symbolic links\)"):
+    with pytest.raises(RuntimeError, match="Too many levels of symbolic links"):
         open_private("locks", "one")
     assert precious.read_text() == "precious"
 
@@ -60,7 +60,7 @@ def test_what_is_no_file_is_refused():
     with pytest.raises(RuntimeError, match="not a plain one"):
         open_private("locks", "one")
     private_folder("other").write_text("")
-    with pytest.raises(RuntimeError, match=r"cannot be used \(Not a directory\)"):
+    with pytest.raises(RuntimeError, match="Not a directory"):
         open_private("other", "one")
 
 
@@ -70,7 +70,7 @@ def test_what_another_user_made_is_refused(what):
     open_private("locks", "one").close()
     path = private_folder("locks")
     os.chown(path if what == "folder" else path / "one", 4711, 4711)
-    with pytest.raises(RuntimeError, match=r"one of this user \(but user 4711's\): remove it, or set"):
+    with pytest.raises(RuntimeError, match="user 4711"):
         open_private("locks", "one")
 
 

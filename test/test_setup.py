@@ -136,5 +136,5 @@ def test_a_missing_compiler_is_named_with_its_packages_to_those_who_are_not_root
     monkeypatch.setattr(script.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(script.debian, "can_install", lambda: False)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SystemExit, match=r"needs g\+\+, make.*: apt-get install g\+\+ make"):
+    with pytest.raises(SystemExit, match=r"apt-get install g\+\+ make"):
         script.check_machine()

@@ -243,7 +243,7 @@ def test_what_was_played_before_a_kill_is_not_played_again(
         file.write('{"job": "broken o')
     again = Log(path, "1f")
     assert again.get(job) == make_episode(1.0, seed=3)
-    with pytest.raises(ValueError, match="has the episodes of another policy"):
+    with pytest.raises(ValueError, match="another policy"):
         Log(path, "2f")
 
 
@@ -299,7 +299,7 @@ def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     cases = [{"case": name, "saturated": {"chunks_hz": each}} for name, each in hz.items()]
     assert fleet_replicas.speedup(cases) == 2.0
     cases[2]["saturated"] = {"chunks_hz": 0.0}
-    with pytest.raises(RuntimeError, match="the second replica made no chunk while saturated"):
+    with pytest.raises(RuntimeError, match="second replica"):
         fleet_replicas.speedup(cases)
 
 

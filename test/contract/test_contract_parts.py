@@ -117,7 +117,7 @@ def test_limits_may_be_in_degrees(tmp_path):
     narrower = FROM_URDF.replace("upper: 1.5, velocity: 1", "upper_deg: 45, velocity_deg: 90")
     a = load_with_urdf(tmp_path, narrower).joints[0]
     np.testing.assert_allclose([a.lower, a.upper, a.velocity], [-2.0, np.pi / 4, np.pi / 2])
-    with pytest.raises(ValueError, match=r"upper = 2\.02\d* is wider than 2 in "):
+    with pytest.raises(ValueError, match=r"upper = 2\.02\d* .* 2 "):
         load_with_urdf(tmp_path, narrower.replace("45", "116"))
     slides = GOOD.replace(
         "lower: 0.0, upper: 0.08, velocity: 0.2, acceleration: 2",

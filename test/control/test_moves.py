@@ -48,7 +48,7 @@ def test_a_move_that_takes_hours_has_no_more_points_than_it_needs_and_keeps_the_
 
 
 def test_a_goal_outside_the_limits_and_a_speed_that_is_none_are_refused():
-    with pytest.raises(ValueError, match=r"goal of 'b' is 2.5, not within -2 to 2: move it inside"):
+    with pytest.raises(ValueError, match=r"'b' is 2\.5, .*-2 to 2"):
         move(JOINTS, np.zeros(3), np.array([0.0, 2.5, 0.0]), LIMITS)
-    with pytest.raises(ValueError, match="not a share of the limits"):
+    with pytest.raises(ValueError, match="share"):
         move(JOINTS, np.zeros(3), np.zeros(3), LIMITS, speed=1.5)

@@ -126,7 +126,7 @@ def test_select_takes_one_controllers_joints_in_its_order():
     assert chosen.joints == ("b",)
     np.testing.assert_array_equal(chosen.positions[:, 0], [1.0, 1.0, -1.0])
     np.testing.assert_array_equal(make_trajectory().select(("b", "a")).speeds[1], [-1.0, 1.0])
-    with pytest.raises(ValueError, match="no joint 'c': it has a, b"):
+    with pytest.raises(ValueError, match=r"'c': .* a, b"):
         make_trajectory().select(("c",))
 
 

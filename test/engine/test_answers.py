@@ -134,11 +134,11 @@ def test_what_cannot_be() -> None:
     assert answers.advance() == []
     with pytest.raises(ValueError, match="max_tokens is 0"):
         answers.begin(slot, tokens, hidden, max_tokens=0)
-    with pytest.raises(ValueError, match="slot 1 is held by nobody"):
+    with pytest.raises(ValueError, match="slot 1"):
         answers.begin(1, tokens, hidden, max_tokens=7)
     assert pages.unpromised == 2
     answers.begin(slot, tokens, hidden, max_tokens=7)
-    with pytest.raises(PoolExhausted, match="a tail of 1 tokens needs 1 KV pages but 0 of 2 are left"):
+    with pytest.raises(PoolExhausted, match=r"1 tokens .* 0 of 2"):
         answers.begin(slot, tokens, hidden, max_tokens=2)
 
 

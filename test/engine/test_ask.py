@@ -200,7 +200,7 @@ def test_an_answer_ends_at_a_text_and_does_not_say_it(engine: Engine) -> None:
     assert engine.runner.pool.free == engine.runner.pool.slots - 1
     with (
         engine.observe(make_observation()) as prefix,
-        pytest.raises(ValueError, match="stop has an empty text"),
+        pytest.raises(ValueError, match=r"stop .*empty"),
     ):
         engine.ask(prefix, stop=("",))
 

@@ -157,7 +157,7 @@ def test_the_newest_prefix_wins_and_is_held_for_each_reader(policy: Policy) -> N
 def test_running_out_of_slots_is_an_error_and_recovers(policy: Policy) -> None:
     engine = Engine(policy, slots=2)
     held = [engine.observe(make_observation(seed)) for seed in range(2)]
-    with pytest.raises(PoolExhausted, match="all 2 KV slots are held"):
+    with pytest.raises(PoolExhausted, match="all 2 KV slots"):
         engine.observe(make_observation(2))
     held[0].release()
     engine.observe(make_observation(2)).release()

@@ -124,7 +124,7 @@ def test_frames_wait_until_there_are_slots(policy: Policy) -> None:
 
 
 def test_what_cannot_be_together_is_refused(policy: Policy) -> None:
-    with pytest.raises(ValueError, match="compute several frames in one forward; use 1"):
+    with pytest.raises(ValueError, match="several frames"):
         Engine(policy, frames_together=2)
     with pytest.raises(ValueError, match="slots is 10"):
         Engine(policy, fast=True, staggered=6, frames_together=4, slots=10)

@@ -149,7 +149,7 @@ def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
     for _ in range(2):
         enough.clear()
         loop.start()
-        with pytest.raises(RuntimeError, match="the loop 'action' is running already"):
+        with pytest.raises(RuntimeError, match=r"'action' .*already"):
             loop.start()
         assert enough.wait(timeout=30)
         loop.stop()
@@ -192,5 +192,5 @@ def test_a_loop_may_stop_itself() -> None:
     ("rate", "deadline"), [(0, 1), (-1, 1), (float("inf"), 1), (1, 0), (1, float("nan"))]
 )
 def test_rates_and_deadlines_are_checked(rate: float, deadline: float) -> None:
-    with pytest.raises(ValueError, match="of the loop 'vision' is"):
+    with pytest.raises(ValueError, match="'vision'"):
         Loop("vision", rate, deadline, lambda: True)

@@ -124,10 +124,10 @@ def test_a_chunk_of_another_robot_guides_nothing(policy: Policy) -> None:
         guidance = guidance_to(engine, left, chunk, delay=1)
         restored = policy.actions(guidance.previous, left.state)
         np.testing.assert_allclose(restored, chunk.rest(left.stamp_ns), atol=1e-5)
-        with pytest.raises(ValueError, match=r"actions are 0\.0333333 s apart, the robot's 0\.05 s"):
+        with pytest.raises(ValueError, match=r"0\.0333333 s .*0\.05 s"):
             guidance_to(engine, right, chunk, delay=1)
         other = replace(chunk, step_dt_s=0.05)
-        with pytest.raises(ValueError, match="has actions of 6 numbers, the robot's have 4"):
+        with pytest.raises(ValueError, match=r"6 numbers, .* 4"):
             guidance_to(engine, right, other, delay=1)
     seen = replace(observation("left"), robot="twin")
     with engine.observe(seen) as prefix, pytest.raises(ValueError, match=r"the robot's 0\.1 s"):

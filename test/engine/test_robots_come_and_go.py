@@ -107,7 +107,7 @@ def test_a_bad_observation_ends_its_own_requests_alone(policy: Policy, fast: boo
     left, right = FrameStream(engine, "left"), FrameStream(engine, "right")
     engine.observe(observation("left", 0)).release()
     engine.observe(replace(observation("right", 1), state=np.zeros(2, np.float32))).release()
-    for stream in (left, right):
+    for stream in (right, left):
         with engine.scheduler.newest(stream.robot) as prefix:
             stream.want(prefix=engine.runner.prefixes.hold(prefix))
     for broken in (np.full(4, np.nan, np.float32), np.zeros(9, np.float32)):
@@ -142,7 +142,7 @@ def test_names_are_free_until_a_robot_is_described() -> None:
     with engine.observe(seen) as prefix:
         assert engine.act(prefix).step_dt_s == 0.2
     engine.runner.robots.add("right", make_robots(policy)["right"])
-    with pytest.raises(ValueError, match="'anybody' is not known here"):
+    with pytest.raises(ValueError, match="'anybody'"):
         engine.observe(seen)
     with engine.observe(make_observation()) as prefix:
         assert engine.act(prefix).step_dt_s == 0.2
@@ -188,7 +188,7 @@ def test_too_many_robots_for_the_slots_are_told_so() -> None:
     for name, robot in robots.items():
         engine.runner.robots.add(name, robot)
         engine.observe(observation(name)).release()
-    with pytest.raises(PoolExhausted, match="all 2 KV slots are held"):
+    with pytest.raises(PoolExhausted, match="all 2 KV slots"):
         engine.observe(observation("left"))
 
 

@@ -55,7 +55,7 @@ def test_two_robots_stream_over_one_engine(device: str, frames: int, staggered: 
     left.stream.start()
     right.stream.start()
     begun = threading.active_count()
-    with pytest.raises(ValueError, match="a stream of robot 'left' runs on this engine already"):
+    with pytest.raises(ValueError, match=r"robot 'left' .*already"):
         left.stream.start()
     assert threading.active_count() == begun
     left.wait()

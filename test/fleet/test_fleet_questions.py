@@ -169,9 +169,9 @@ def test_numbers_of_two_processes_are_not_the_same() -> None:
 
 def test_nothing_is_waited_for_in_silence_at_the_robot() -> None:
     questions = Questions("e", "/a", within_s=5.0)
-    with pytest.raises(ValueError, match="no fleet's scheduler has admitted this robot"):
+    with pytest.raises(ValueError, match="admitted"):
         questions.asked("what?", None, 0)
-    with pytest.raises(ValueError, match="does not serve this robot: full"):
+    with pytest.raises(ValueError, match="full"):
         questions.asked("what?", Admission("e", "/a", "s", False, "full"), 0)
     with pytest.raises(ValueError, match="the question is empty"):
         questions.asked("  ", SERVED, 0)

@@ -165,24 +165,24 @@ def test_a_network_that_is_told_is_not_measured(cluster: Cluster) -> None:
 
 def test_what_does_not_fit_is_refused_in_its_words(cluster: Cluster, replicas) -> None:
     know(replicas[0])
-    with pytest.raises(ValueError, match="there are no statistics of /third"):
+    with pytest.raises(ValueError, match="statistics of /third"):
         replicas[0].describe(described("/third")).result(30)
     with pytest.raises(ValueError, match="finite number"):
         wrong = seen("/right")
         replicas[0].serve(Round("e", "/left", 0, 0), wrong).result(30)
     replicas[0].forget("/right")
     replicas[0].describe(described("/left")).result(30)  # after that
-    with pytest.raises(ReplicaLost, match="does not know the robot /right"):
+    with pytest.raises(ReplicaLost, match="/right"):
         replicas[0].serve(Round("e", "/right", 0, 0), seen("/right")).result(30)
     other = RayReplica("c", refused, Where("cloud"), Deadlines(start=60.0))
-    with pytest.raises(ValueError, match="the model has no camera base_0_rgb"):
+    with pytest.raises(ValueError, match="base_0_rgb"):
         other.ready.result(60)
     other.close()
 
 
 def test_one_that_is_nowhere_says_which_resource_lacks(cluster: Cluster) -> None:
     other = RayReplica("c", make, Where("moon"), Deadlines(start=1.0))
-    with pytest.raises(ReplicaLost, match="is there a Ray node with a free 'moon'"):
+    with pytest.raises(ReplicaLost, match="'moon'"):
         other.ready.result(60)
     other.close()
 
@@ -315,7 +315,7 @@ def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch.setattr(ray, "init", late)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ValueError, match="the Ray cluster did not start: The current node timed out"):
+    with pytest.raises(ValueError, match="current node timed out"):
         Cluster()
     assert not any(tmp_path.iterdir())
 

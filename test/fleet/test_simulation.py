@@ -257,10 +257,10 @@ def test_what_cannot_be_is_refused():
 def test_a_run_that_would_never_end_says_why():
     scripts = [Script("a", 50, (10,))] * 3
     simulation = Simulation({EDGE: make_replica(1, 0.0, 0.1)}, FIFO, Settings(within_s=0.05))
-    with pytest.raises(ValueError, match=r"later than within_s, 0.05 s, so no task ends; give more time"):
+    with pytest.raises(ValueError, match=r"within_s, 0\.05 s"):
         simulation.closed(scripts, robots=2)
     unknown = Simulation({EDGE: ReplicaProfile(1, Profile())}, FIFO)
-    with pytest.raises(ValueError, match="replica edge has a profile without 'serve'"):
+    with pytest.raises(ValueError, match=r"replica edge .*'serve'"):
         unknown.closed(scripts, robots=2)
 
 

@@ -143,7 +143,7 @@ def test_robot_of_fleet_starts_executable_without_engine(
     path.write_text("/left/inference: {ros__parameters: {engine: fleet}}\n")
     assert executable(params_file=str(path)) == "inference"
     assert executable(params_file=str(path), namespace="left") == "fleet_inference"
-    with pytest.raises(ValueError, match="parameter 'engine' is 'remote': give one of local, fleet"):
+    with pytest.raises(ValueError, match=r"'engine' is 'remote': .*local, fleet"):
         executable(engine="remote")
 
 
@@ -252,7 +252,7 @@ def test_network_of_humble_is_its_own_variable(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ROS_DISTRO", "humble")
     assert reach(DEMO) == {(None, "1")}
     assert reach(BRINGUP, network="subnet") == {(None, "0")}
-    with pytest.raises(ValueError, match="network is 'world': give localhost or subnet"):
+    with pytest.raises(ValueError, match=r"'world': .*localhost .*subnet"):
         stand_in.start(BRINGUP, network="world")
 
 

@@ -21,7 +21,7 @@ def test_json_names_missing_and_unknown_fields() -> None:
     data["vision"]["colour"] = data["vision"].pop("width")
     with pytest.raises(ValueError, match=r"config\.vision .* missing \['width'\], unknown \['colour'\]"):
         PiConfig.from_json(data)
-    with pytest.raises(ValueError, match="config must have exactly the fields"):
+    with pytest.raises(ValueError, match=r"^config must"):
         PiConfig.from_json([])  # type: ignore[arg-type]
 
 

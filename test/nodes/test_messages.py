@@ -45,7 +45,7 @@ def test_how_far_a_chunk_is_executed_survives_too(contract, given, said, back):
     chunk = convert.chunk_from_message(message, contract.joint_names)
     assert (message.execution_horizon, chunk.execution_horizon, chunk.executed) == (said, back, back or 4)
     message.execution_horizon = 5
-    with pytest.raises(ValueError, match="is to be executed for 5 actions but has 4: give 0 for all"):
+    with pytest.raises(ValueError, match=r"5 actions .* 4"):
         convert.chunk_from_message(message, contract.joint_names)
 
 
@@ -69,7 +69,7 @@ def test_what_a_chunk_agreed_with_survives_to_the_bit_in_the_policys_units(contr
     assert vars(back) | {"actions": None} == vars(agreement) | {"actions": None}
     assert agreement_from_message(make_message(contract)) is None
     message.agreed_actions = [0.0] * 17
-    with pytest.raises(ValueError, match="agrees with 17 numbers, which are not whole rows of 6"):
+    with pytest.raises(ValueError, match=r"17 numbers.* 6"):
         agreement_from_message(message)
 
 
@@ -129,14 +129,14 @@ def test_what_was_received_survives_the_way_through_a_message():
     assert tuple(message.streams) == streams
     assert convert.inputs_from_message(message) == replace(inputs, chunks_per_s_needed=math.inf)
     message.problems = [""]
-    with pytest.raises(ValueError, match="names 3 streams with 3 stamps and 1 problems"):
+    with pytest.raises(ValueError, match=r"3 streams .*3 stamps .*1 problems"):
         convert.inputs_from_message(message)
 
 
 @pytest.mark.parametrize("lead_s", [math.nan, math.inf, -math.inf, -0.1, 1e300])
 def test_a_motion_whose_lead_is_no_duration_is_refused_in_a_sentence(lead_s):
     message = Motion(state=Motion.RUNNING, mode="rtc", lead_s=lead_s)
-    with pytest.raises(ValueError, match=r"motion has lead_s .*: it must be at least 0 and at most 60"):
+    with pytest.raises(ValueError, match=r"lead_s .* 0 .* 60"):
         convert.execution_from_message(message)
 
 
@@ -183,7 +183,7 @@ def test_a_trajectory_with_velocities_for_some_points_is_refused():
         JointTrajectoryPoint(positions=[0.0], velocities=[0.0], time_from_start=Duration(sec=1)),
         JointTrajectoryPoint(positions=[0.0], time_from_start=Duration(sec=2)),
     ]
-    with pytest.raises(ValueError, match="or no velocities at all"):
+    with pytest.raises(ValueError, match="velocities"):
         convert.trajectory_from_message(JointTrajectory(joint_names=["a"], points=points), 0)
     with pytest.raises(ValueError, match="no points"):
         convert.trajectory_from_message(JointTrajectory(joint_names=["a"]), 0)

@@ -48,10 +48,10 @@ def test_no_answer_at_all_is_told_and_not_waited_for_any_longer(operator, once):
     assert operator.call(Trigger, "robot/reset", Trigger.Request(), timeout_s=30.0, once=True).success
     server.asked = 0
     lose_answers(server.service, 100)
-    with pytest.raises(TimeoutError, match=r"no answer from robot/reset within 1\.2 s"):
+    with pytest.raises(TimeoutError, match=r"robot/reset within 1\.2 s"):
         operator.call(Trigger, "robot/reset", Trigger.Request(), timeout_s=1.2, once=once)
     assert (server.asked == 1) == once
-    with pytest.raises(TimeoutError, match=r"no service robot/start within 0\.1 s: is its node running"):
+    with pytest.raises(TimeoutError, match=r"robot/start within 0\.1 s"):
         operator.call(Trigger, "robot/start", Trigger.Request(), timeout_s=0.1, once=once)
 
 

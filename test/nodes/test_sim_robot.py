@@ -113,7 +113,7 @@ def test_reset_puts_the_scene_of_a_seed_and_refuses_an_unknown_task(robot, opera
         if name.endswith("_block"):
             block = blocks[name.removesuffix("_block")]
             assert math.dist((pose.position.x, pose.position.y), (block.x, block.y)) < 0.005
-    with pytest.raises(ValueError, match="task is 'dance': give one of reach, place, follow"):
+    with pytest.raises(ValueError, match=r"'dance': .*reach, place, follow"):
         operator.reset("dance", 0)
 
 

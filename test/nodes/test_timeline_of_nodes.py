@@ -145,5 +145,5 @@ def test_events_survive_the_way_through_a_response_and_each_text_goes_once() -> 
 def test_a_response_whose_lists_do_not_fit_is_refused(field: str, wrong: list[int]) -> None:
     response = page_to_response(Page(EVENTS, 3, 17, True), GetTimeline.Response(process="boot 1 x"))
     setattr(response, field, wrong)
-    with pytest.raises(ValueError, match="the timeline of boot 1 x has lists that do not fit"):
+    with pytest.raises(ValueError, match=r"boot 1 x .*lists"):
         events_from_response(response)

@@ -162,7 +162,7 @@ def test_what_is_uncertain_of_numbers_is_uncertain_of_times() -> None:
 
 
 def test_a_dtype_that_a_device_does_not_multiply_is_refused() -> None:
-    with pytest.raises(ValueError, match="NVIDIA A100 SXM 80 GB has no fp8_tflops"):
+    with pytest.raises(ValueError, match=r"A100 .*fp8_tflops"):
         price(product("p", 1, 64, 64, 64, "fp8"), load("a100"))
 
 

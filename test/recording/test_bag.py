@@ -110,7 +110,7 @@ def test_damage_is_an_error_and_no_other_message(tmp_path):
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"12 ....")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(ValueError, match=r"0\.mcap is damaged, or not an MCAP file: crc validation failed"):
+    with pytest.raises(ValueError, match=r"0\.mcap .*crc"):
         numbers(file)
 
 
@@ -349,5 +349,5 @@ def test_a_bag_whose_part_is_missing_is_refused_and_names_it(tmp_path, lost):
 def test_a_pointer_of_git_lfs_is_no_bag(tmp_path):
     file = tmp_path / "bag_0.mcap"
     file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 6940000000\n")
-    with pytest.raises(ValueError, match=r"bag_0\.mcap is a Git LFS pointer"):
+    with pytest.raises(ValueError, match=r"bag_0\.mcap .*Git LFS"):
         Bag(tmp_path)

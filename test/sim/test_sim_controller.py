@@ -195,7 +195,7 @@ def test_a_moving_end_is_taken_when_allowed_and_then_held() -> None:
 
 def test_start_from_measured_needs_the_measured_state() -> None:
     two = controller(interpolate_from_desired_state=False)
-    with pytest.raises(Rejected, match=r"^interpolate_from_desired_state is false and no measured state"):
+    with pytest.raises(Rejected, match=r"^interpolate_from_desired_state is false"):
         send(two, [1.0], [[1.0, 1.0]])
 
 
@@ -224,7 +224,7 @@ def test_none_takes_its_share_if_one_refuses() -> None:
 
 
 def test_every_joint_needs_a_controller() -> None:
-    with pytest.raises(ValueError, match=r"^controllers have joints .*: give each of .* to one\.$"):
+    with pytest.raises(ValueError, match=r"^controllers have joints"):
         ArmControllers({"arm": JOINTS[:4], "gripper": JOINTS[5:]})
 
 

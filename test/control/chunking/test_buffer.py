@@ -265,7 +265,7 @@ def test_a_wrong_chunk_is_refused_in_one_sentence_and_the_motion_goes_on(chunk, 
 
 
 def test_without_a_reference_nothing_is_sent():
-    with pytest.raises(RuntimeError, match=r"no reference yet: reset\(position\) it first"):
+    with pytest.raises(RuntimeError, match=r"reset\(position\)"):
         TrajectoryBuffer(JOINTS, LIMITS).update(make_ramp(0.1), now_ns=0)
 
 
@@ -373,5 +373,5 @@ def test_wrong_settings_are_refused(settings, sentence):
 
 
 def test_limits_must_be_of_its_joints():
-    with pytest.raises(ValueError, match="there are limits for 3 joints, not 2"):
+    with pytest.raises(ValueError, match="3 joints, not 2"):
         TrajectoryBuffer(("a", "b"), LIMITS)

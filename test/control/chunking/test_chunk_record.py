@@ -48,7 +48,7 @@ def test_the_longest_chunk_there_may_be_has_room():
     writer = ChunkWriter(JOINTS, "/inference")
     chunk = replace(make_chunk(256), step_dt_s=0.02)
     assert len(writer.record(chunk, chunk.actions)) <= writer.most_bytes
-    with pytest.raises(ValueError, match=r"names of the node and 256 joints have .* give at most 4096"):
+    with pytest.raises(ValueError, match=r"256 joints .* 4096"):
         ChunkWriter(tuple(f"a_joint_with_a_long_name_{n}" for n in range(256)), "/inference")
 
 
@@ -98,7 +98,7 @@ def test_no_time_is_no_chunk():
 def test_an_action_that_is_no_number_is_refused_with_its_joint(value):
     chunk = make_chunk()
     chunk.actions[2, 1] = value
-    with pytest.raises(ValueError, match="for joint 'b' in action 2, which is no number to move to"):
+    with pytest.raises(ValueError, match="joint 'b' in action 2"):
         ChunkReader(JOINTS).chunk(make_record(chunk))
 
 

@@ -133,7 +133,7 @@ def test_without_guidance_chunks_are_the_engines_own():
 
 
 def test_an_unknown_choice_is_refused():
-    with pytest.raises(ValueError, match="rtc = 'perhaps' is unknown: choose auto or always or never"):
+    with pytest.raises(ValueError, match=r"rtc = 'perhaps' .*auto .*always .*never"):
         Loop("perhaps")  # type: ignore[arg-type]
 
 
@@ -143,5 +143,5 @@ def test_what_cannot_be_guided_is_not_and_a_trajectory_node_that_counts_on_it_is
     assert loop.guiding.told(RUNNING) and not loop.guiding.told(RUNNING)
     assert loop.counted() == {"staggered": 2}
     assert "staggered chunks are not guided: set its mode to blend" in loop.guiding.conflict
-    with pytest.raises(ValueError, match="rtc is always, but staggered chunks cannot be guided"):
+    with pytest.raises(ValueError, match=r"rtc is always, .*staggered"):
         Loop("always", unguided="staggered")

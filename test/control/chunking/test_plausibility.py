@@ -58,7 +58,7 @@ def test_refused_chunks_do_not_move_it_and_are_not_fresh_and_the_stop_says_why()
     count = len(robot.sent)
     for _ in range(100):
         robot.tick()
-        with pytest.raises(ValueError, match=r"sends a to 9\.000, and it goes from -2 to 2"):
+        with pytest.raises(ValueError, match=r"a to 9\.000, .*-2 to 2"):
             robot.follower.follow(wild(robot), robot.now)
         change, stop = robot.follower.step(robot.now)
         robot.states += [change.after] if change else []
@@ -78,7 +78,7 @@ def test_versions_that_go_back_are_refused_until_only_they_come():
     robot.run(0.11, goal=0.5)
     robot.request = 0  # a second publisher, or an inference that was restarted
     count = len(robot.sent)
-    with pytest.raises(ValueError, match=r"has version 1, after 50[12]: is there a second publisher"):
+    with pytest.raises(ValueError, match=r"version 1, after 50[12]"):
         robot.send(0.2, robot.now - 20 * MS)
     assert len(robot.sent) == count
     robot.run(0.3)

@@ -65,7 +65,7 @@ def test_chunks_of_a_paused_robot_are_free():
 
 def test_a_policy_that_was_not_trained_so_is_refused():
     engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
-    with pytest.raises(ValueError, match=r"method = 'trained' needs a policy .* choose guidance"):
+    with pytest.raises(ValueError, match=r"method = 'trained' .* guidance"):
         RealTimeChunking(engine, lambda: 0, RtcSettings(method="trained"))
-    with pytest.raises(ValueError, match="method = 'learned' is unknown: choose guidance or trained"):
+    with pytest.raises(ValueError, match=r"method = 'learned' .*guidance .*trained"):
         RtcSettings(method="learned")  # type: ignore[arg-type]

@@ -153,7 +153,7 @@ def test_after_a_pause_it_starts_from_a_stand():
 
 
 def test_a_number_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"twist actions: joint 'angular.z' is nan at point 1"):
+    with pytest.raises(ValueError, match=r"'angular\.z' is nan at point 1"):
         make_buffer().update(make_twists([[0] * 6, [0] * 5 + [np.nan]]), START)
 
 

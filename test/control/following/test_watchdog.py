@@ -101,9 +101,9 @@ def test_a_cause_is_the_same_while_only_its_age_changes():
 
 
 def test_names_and_limits_are_checked():
-    with pytest.raises(KeyError, match="camera/top is not watched: the watchdog knows camera/front, chunk"):
+    with pytest.raises(KeyError, match=r"camera/top .*camera/front, chunk"):
         make_watchdog().seen("camera/top", 0)
-    with pytest.raises(ValueError, match="age limit of chunk is 0: give seconds above zero"):
+    with pytest.raises(ValueError, match="chunk is 0"):
         Watchdog({"chunk": 0})
 
 

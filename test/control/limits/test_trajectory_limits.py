@@ -140,7 +140,7 @@ def test_an_end_in_motion_keeps_room_to_brake():
 
 
 def test_the_start_must_be_before_the_first_point():
-    with pytest.raises(ValueError, match="not before the first point"):
+    with pytest.raises(ValueError, match="first point"):
         enforce(make_asked(np.zeros((3, 3))), TrajectoryPoint(S, np.zeros(3), np.zeros(3)), LIMITS)
 
 
@@ -183,7 +183,7 @@ def test_extremes_are_those_of_the_sampled_cubic(values, duration_s):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_named(bad):
-    with pytest.raises(ValueError, match=r"chunk actions: joint 'b' is (nan|-?inf) at point 2"):
+    with pytest.raises(ValueError, match=r"joint 'b' is (nan|-?inf) at point 2"):
         check_finite("chunk actions", np.array([[0, 0, 0], [0, 0, 0], [0, bad, 0]]), JOINTS)
 
 

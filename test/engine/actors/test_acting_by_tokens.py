@@ -114,7 +114,7 @@ def test_what_is_for_chunks_alone_is_refused(engine: Engine) -> None:
             with pytest.raises(ValueError, match=f"act was given {name}, but the policy acts by tokens"):
                 act(prefix)
         chunk = engine.act(prefix)
-        with pytest.raises(ValueError, match="openvla acts by tokens, which cannot be guided"):
+        with pytest.raises(ValueError, match=r"openvla .*guided"):
             guidance_to(engine, prefix, chunk, 0)
         assert engine.policy.trained_delay == 0
 

@@ -205,7 +205,7 @@ def held(engine: Engine, robot: str = "") -> Prefix:
 
 
 def test_who_acts_otherwise_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a openvla policy acts by tokens"):
+    with pytest.raises(ValueError, match="openvla"):
         Engine(load_policy(make_openvla_folder(tmp_path)), slots=9, staggered=2)
 
 

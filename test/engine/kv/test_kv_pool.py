@@ -41,7 +41,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.counts) == SLOTS)
     @rule()
     def acquire_from_a_full_pool(self) -> None:
-        with pytest.raises(PoolExhausted, match="all 3 KV slots are held"):
+        with pytest.raises(PoolExhausted, match="all 3 KV slots"):
             self.pool.acquire()
 
     @rule(target=references, slot=references)
@@ -135,9 +135,7 @@ def test_threads_never_share_a_slot() -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused_with_its_size() -> None:
-    with pytest.raises(
-        ValueError, match=r"10000000 slots of 100000 tokens needs .* GiB but cpu has .* GiB free"
-    ):
+    with pytest.raises(ValueError, match=r"10000000 slots .*100000 tokens .* GiB .* GiB"):
         make_pool(slots=10_000_000, max_tokens=100_000)
 
 

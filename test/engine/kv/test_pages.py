@@ -108,7 +108,7 @@ TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=40, de
 def test_an_admitted_tail_can_always_be_written_to_its_end() -> None:
     pool = make_pool(pages=3, page_tokens=2)
     long, short = pool.begin(4), pool.begin(2)
-    with pytest.raises(PoolExhausted, match="a tail of 1 tokens needs 1 KV pages but 0 of 3 are left"):
+    with pytest.raises(PoolExhausted, match=r"1 tokens .* 0 of 3"):
         pool.begin(1)
     for number in range(2):
         write(short, number)

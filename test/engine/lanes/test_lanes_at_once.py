@@ -151,7 +151,7 @@ def test_streams_of_several_robots_begin_and_end_by_themselves(word: str) -> Non
     scheduler = system.scheduler
     scheduler.join("a", Stream(due_s=lambda: 7.0))
     scheduler.join("b", Stream(due_s=lambda: 3.0))
-    with pytest.raises(ValueError, match="a stream of robot 'a' runs on this engine already"):
+    with pytest.raises(ValueError, match=r"robot 'a' .*already"):
         scheduler.join("a", Stream())
     waits = {robot: system.acting(robot) for robot in "ab"}
     scheduler.leave("a")

@@ -284,7 +284,7 @@ def test_what_cannot_be() -> None:
         TokenFrames("fast", "rate", 4)
     with pytest.raises(ValueError, match="prefer is 'both'"):
         TokenFrames("auto", "both", 4, SERVER)
-    with pytest.raises(ValueError, match="no times; measure the four forwards first"):
+    with pytest.raises(ValueError, match="measure"):
         TokenFrames("auto", "rate", 4)
     with pytest.raises(ValueError, match="tokens is 0"):
         TokenFrames("pipelined", "rate", 0)

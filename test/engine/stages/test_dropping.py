@@ -99,7 +99,7 @@ def test_questions_are_answered_where_the_prefix_is_exact_and_else_refused(tmp_p
                 with engine.ask(prefix, max_tokens=2) as answer:
                     assert len(list(answer)) <= 2
             else:
-                with pytest.raises(ValueError, match="no exact weights to answer with"):
+                with pytest.raises(ValueError, match="exact weights"):
                     engine.ask(prefix, max_tokens=2)
 
 
@@ -171,5 +171,5 @@ def test_a_policy_without_them_serves_no_engine_that_wants_them() -> None:
     policy = make_policy("pi05")
     Engine(policy, fast=True, precision="int8", keep_exact=False)
     for options in ({}, {"precision": "int8"}, {"precision": "int4", "keep_exact": False}):
-        with pytest.raises(ValueError, match="this policy has some weights in int8 alone"):
+        with pytest.raises(ValueError, match="int8 alone"):
             Engine(policy, fast=True, **options)

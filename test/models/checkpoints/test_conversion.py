@@ -126,7 +126,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ValueError, match="is not what was converted"):
+    with pytest.raises(ValueError, match="converted"):
         verify(out)
     with pytest.raises(ValueError, match=r"has no provenance\.sha256"):
         verify(tmp_path / "source")
@@ -138,7 +138,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (out / "mine").write_text("kept")
     for taken in (out, source, out / "mine"):
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        with pytest.raises(FileExistsError, match="is there already and is not overwritten"):
+        with pytest.raises(FileExistsError, match="already"):
             convert(source, taken)
         assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
     tensors = load_file(source / "model.safetensors")
     tensors["action_out_proj.bias"][0] = float("inf")
     save_file(tensors, source / "model.safetensors")
-    with pytest.raises(ValueError, match="not every number is finite in action_out_proj"):
+    with pytest.raises(ValueError, match="finite in action_out_proj"):
         convert(source, tmp_path / "out")
     del tensors["action_out_proj.bias"]
     save_file(tensors, source / "model.safetensors")

@@ -125,7 +125,7 @@ def test_every_broken_tensor_is_named(tmp_path: Path) -> None:
     table = read_table(tmp_path)
     with on_meta():
         model = Wide(["a", "b", "c"], 3)
-    with pytest.raises(ValueError, match=r"somewhere: not every number is finite in \['a', 'c'\]"):
+    with pytest.raises(ValueError, match=r"finite in \['a', 'c'\]"):
         fill(model, read(table, table), torch.device("cpu"), 36, "somewhere")
 
 
@@ -134,7 +134,7 @@ def test_a_number_too_large_for_bfloat16_is_not_made_infinite(tmp_path: Path) ->
     table = read_table(tmp_path)
     with on_meta():
         model = Wide(["a"], 3).bfloat16()
-    with pytest.raises(ValueError, match=r"not every number is finite in \['a'\]"):
+    with pytest.raises(ValueError, match=r"finite in \['a'\]"):
         fill(model, read(table, table), torch.device("cpu"), 12, "here")
 
 

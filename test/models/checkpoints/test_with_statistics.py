@@ -114,7 +114,7 @@ def test_a_folder_of_another_network_is_refused(tmp_path: Path) -> None:
         ("cameras", make_config("pi0", image_names=("top",))),
     ):
         other = make_checkpoint(tmp_path / name, config)
-        with pytest.raises(ValueError, match="is of a network of other sizes or cameras than the policy's"):
+        with pytest.raises(ValueError, match="sizes or cameras"):
             with_statistics(policy, other)
     with pytest.raises(ValueError, match="of other sizes"):
         with_statistics(policy, make_openvla_folder(tmp_path / "family"))
@@ -125,7 +125,7 @@ def test_a_format_that_shares_no_weights_is_named(tmp_path: Path, monkeypatch: p
     policy, known = load_policy(folder), find_format(Contents.of(folder))
     alone = replace(known, load=lambda contents, options: known.load(contents, replace(options, model=None)))
     monkeypatch.setattr(checkpoint, "find_format", lambda contents: alone)
-    with pytest.raises(ValueError, match="the format openpi loads a network of its own for every robot"):
+    with pytest.raises(ValueError, match="format openpi"):
         with_statistics(policy, folder)
 
 
@@ -141,5 +141,5 @@ def test_statistics_of_a_data_set_are_checked(
     with pytest.raises(ValueError, match=r"stats\.json: action has 4 and 1 numbers"):
         load_policy(folder, statistics=dataset)
     edit_json(file, lambda data: data.pop("action"))
-    with pytest.raises(ValueError, match=r"stats\.json: action\.\w+ must be a list of finite numbers"):
+    with pytest.raises(ValueError, match=r"stats\.json: action\.\w+ .*finite"):
         load_policy(folder, statistics=dataset)

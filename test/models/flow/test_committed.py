@@ -180,5 +180,5 @@ def test_what_a_checkpoint_can_say_of_its_training() -> None:
     assert trained_delay(Contents(Path("policy")), 8) == 0
     assert trained_delay(Contents(Path("policy"), {"rtc_training_max_delay": 7}), 8) == 7
     for value in (-1, 8, 2.0, True, "3", None):
-        with pytest.raises(ValueError, match=r"rtc_training_max_delay is .*below the chunk's 8 actions"):
+        with pytest.raises(ValueError, match=r"rtc_training_max_delay .* 8"):
             trained_delay(Contents(Path("policy"), {"rtc_training_max_delay": value}), 8)

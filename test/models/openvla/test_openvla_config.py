@@ -123,7 +123,7 @@ def test_heads_are_in_no_shape() -> None:
         infer_openvla(small_llama_shapes(llama, 1064), make_published_config())
     shapes = published_shapes()
     shapes["vision_backbone.featurizer.patch_embed.proj.weight"] = (48, 3, 14, 14)
-    with pytest.raises(ValueError, match="width 48 does not tell the number of heads"):
+    with pytest.raises(ValueError, match="width 48"):
         infer_openvla(shapes, make_published_config())
 
 
@@ -131,9 +131,9 @@ def test_json_fields_are_checked() -> None:
     data = make_openvla_config().to_json()
     with pytest.raises(ValueError, match=r"missing \['bins'\], unknown \['boxes'\]"):
         OpenVLAConfig.from_json({**{k: v for k, v in data.items() if k != "bins"}, "boxes": 1})
-    with pytest.raises(ValueError, match=r"config\.prefix must have exactly the fields"):
+    with pytest.raises(ValueError, match=r"config\.prefix must"):
         OpenVLAConfig.from_json({**data, "prefix": 3})
-    with pytest.raises(ValueError, match="config must have exactly the fields"):
+    with pytest.raises(ValueError, match=r"^config must"):
         OpenVLAConfig.from_json([])
 
 

@@ -109,7 +109,7 @@ def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(
 def test_it_is_asked_nothing(engine: Engine) -> None:
     with (
         engine.observe(Case(0).observation) as prefix,
-        pytest.raises(ValueError, match="a smolvla policy has no language head"),
+        pytest.raises(ValueError, match=r"smolvla .*language head"),
     ):
         engine.ask(prefix)
 

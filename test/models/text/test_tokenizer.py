@@ -88,12 +88,12 @@ def test_json_goes_before_sentencepiece(folder: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no tokenizer\.json and no tokenizer\.model"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json .*tokenizer\.model"):
         load_tokenizer(tmp_path, vocab=300)
 
 
 def test_more_ids_than_the_model_embeds(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"has 282 ids but the model embeds 281"):
+    with pytest.raises(ValueError, match=r"282 ids .* 281"):
         load_tokenizer(folder, vocab=make_tokenizer().get_vocab_size() - 1)
 
 
@@ -124,7 +124,7 @@ def test_a_text_that_becomes_an_id_without_a_row_is_refused(tmp_path: Path) -> N
     inner.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path, 3)
     assert tokenizer.encode("reach", bos=True) == [1, 2]
-    with pytest.raises(ValueError, match="'reach <image>' with the id 3"):
+    with pytest.raises(ValueError, match=r"'reach <image>' .* 3"):
         tokenizer.encode("reach <image>")
 
 
@@ -132,7 +132,7 @@ def test_added_tokens_that_text_does_become_count(folder: Path) -> None:
     inner = make_tokenizer()
     inner.add_tokens(["<loc0000>"])
     inner.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ValueError, match="283 ids but the model embeds 282"):
+    with pytest.raises(ValueError, match=r"283 ids .* 282"):
         load_tokenizer(folder, 282)
 
 

@@ -19,9 +19,7 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     cameras = tuple(replace(camera, image=name) for camera, name in zip(contract.cameras, names, strict=True))
     folder = make_smolvla_folder(tmp_path / "model")
     contract = replace(contract, cameras=cameras)
-    with pytest.raises(
-        ValueError, match="precision is int8, but the fast stages of a smolvla policy are its"
-    ):
+    with pytest.raises(ValueError, match=r"precision is int8.* smolvla"):
         Load(folder, EngineConfig(fast=True, precision="int8"), device="cpu").engine(contract)
     warned: list[str] = []
     prepared: list[tuple[str, int, int]] = []
@@ -42,5 +40,5 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     ports = Ports(nothing, nothing, nothing, nothing, nothing, nothing)
     stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), Pace(10.0))
     assert [stats.name for stats in stream.stats()] == ["vision", "action"]
-    with pytest.raises(ValueError, match="a smolvla policy has no language head; ask it nothing"):
+    with pytest.raises(ValueError, match=r"smolvla .*language head"):
         stream.ask("what is this")

@@ -223,7 +223,7 @@ def test_a_topic_that_is_published_is_refused_by_its_name_and_its_nodes(tmp_path
 
 def test_a_clock_that_somebody_tells_is_refused(tmp_path, others):
     others("sim_robot").create_publisher(Clock, "/clock", 10)
-    with pytest.raises(ValueError, match=r"^/clock is published by /sim_robot already"):
+    with pytest.raises(ValueError, match=r"^/clock .*/sim_robot"):
         player.play(driven(tmp_path), 100.0, False, lambda _: None)
 
 
@@ -263,7 +263,7 @@ def test_playing_ends_when_somebody_comes_alive(tmp_path, others):
     playing.play(entries[0])
     driver.create_publisher(Image, "/camera/front/image_raw", 10)
     until(lambda: len(node.get_publishers_info_by_topic("/camera/front/image_raw")) == 2, 90.0, "driver")
-    with pytest.raises(ValueError, match="is published by /front_driver already"):
+    with pytest.raises(ValueError, match="/front_driver"):
         playing.play(replace(entries[0], log_ns=entries[0].log_ns + 10**9))
 
 
@@ -281,7 +281,7 @@ def test_a_long_bag_says_how_far_it_is(tmp_path, others):
 def test_a_bag_without_inputs_needs_commands(tmp_path, ros_domain):
     run = Run(tmp_path)
     run.write("/arm/joint_trajectory", JointTrajectory(joint_names=["elbow"]))
-    with pytest.raises(ValueError, match="has no input to play: give --commands"):
+    with pytest.raises(ValueError, match="--commands"):
         player.play(Bag(run.end()), 100.0, False, lambda _: None)
 
 

@@ -106,7 +106,7 @@ def test_a_folder_that_is_emptied_meanwhile_is_gone_and_not_the_end(folder):
     capture = open_source(str(folder), Settings(), clock.wait, clock)
     for path in folder.iterdir():
         path.unlink()
-    with pytest.raises(OSError, match="source has no frames any more"):
+    with pytest.raises(OSError, match="no frames"):
         for _ in range(5):
             capture.next()
 
@@ -139,7 +139,7 @@ def test_what_can_never_be_a_source_is_refused(folder, source, settings, sentenc
 if not cv2.videoio_registry.hasBackend(cv2.CAP_GSTREAMER):
 
     def test_a_pipeline_needs_an_opencv_with_gstreamer():
-        with pytest.raises(ValueError, match="this OpenCV has no GStreamer: use the system's package"):
+        with pytest.raises(ValueError, match="GStreamer"):
             open_source("videotestsrc ! appsink", Settings())
 
 else:

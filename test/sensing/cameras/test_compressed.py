@@ -181,7 +181,7 @@ def test_what_a_camera_may_send_with_its_cap_on_is_decoded(make):
 def test_a_camera_has_a_bound_of_its_own():
     data = view(code(".png", np.zeros((11, 10, 3), np.uint8)))
     assert decode(data, 110).shape == (11, 10, 3)
-    with pytest.raises(ValueError, match="declares 11 x 10: at most 109 pixels are decoded"):
+    with pytest.raises(ValueError, match=r"11 x 10: .*109 pixels"):
         decode(data, 109)
 
 

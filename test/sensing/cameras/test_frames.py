@@ -194,5 +194,5 @@ def test_slots_are_page_locked_where_there_is_a_gpu():
 
 
 def test_one_slot_is_too_few():
-    with pytest.raises(ValueError, match="slots = 1 leaves no room to write while one is read"):
+    with pytest.raises(ValueError, match="slots = 1"):
         FramePool(("front",), slots=1)

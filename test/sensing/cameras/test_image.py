@@ -174,7 +174,7 @@ def test_a_slot_of_another_size_is_refused():
         np.zeros((W, H, 3), np.uint8),
         np.zeros((H, W, 3), np.float32),
     ):
-        with pytest.raises(ValueError, match=r"image is 6 x 10, its place is .*: make it uint8 \[6, 10, 3\]"):
+        with pytest.raises(ValueError, match=r"6 x 10.*uint8 \[6, 10, 3\]"):
             write_rgb(view, out)
 
 

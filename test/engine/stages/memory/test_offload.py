@@ -215,9 +215,7 @@ def test_small_copies_of_the_expert_go_with_streamed_vision_weights() -> None:
 
 def test_a_family_without_kernels_is_refused(tmp_path: Path) -> None:
     policy = load_policy(make_smolvla_folder(tmp_path / "folder"))
-    with pytest.raises(
-        ValueError, match="the fast stages of a smolvla policy are its plain functions, whose"
-    ):
+    with pytest.raises(ValueError, match=r"fast stages .*smolvla"):
         Engine(policy, fast=True, offload="vision")
 
 
