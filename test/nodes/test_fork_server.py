@@ -138,18 +138,6 @@ def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:
     assert first.wait(90.0) == -signal.SIGKILL and second.poll() == 7
 
 
-def test_what_a_process_changes_is_not_there_for_the_next(ways: tuple[Start, Start]) -> None:
-    start = ways[True]
-    (start.folder / "change.py").write_text(
-        "import os, sys, torch\nos.environ['MARK'] = '1'\nsys.path.clear()\ntorch.mark = 1\n"
-    )
-    assert start("change").wait(90.0) == 0
-    (start.folder / "look.py").write_text(
-        "import os, torch\nassert 'MARK' not in os.environ and not hasattr(torch, 'mark')\n"
-    )
-    assert start("look").wait(90.0) == 0, start.log.read_text()
-
-
 def test_when_the_server_has_ended_a_start_says_so(tmp_path: Path) -> None:
     (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1')")
     server = ForkServer({**node_environment(tmp_path), "PYTHONPATH": str(tmp_path)})

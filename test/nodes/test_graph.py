@@ -17,7 +17,6 @@ from rclpy.signals import SignalHandlerOptions
 from running import NodeProcess, until
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
-from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_ros.contract.findings import OK
 from vla_accel_ros.contract.graph_check import Qos, inputs, outputs, states
@@ -136,18 +135,6 @@ def test_a_wrong_driver_that_starts_later_is_said_in_log_and_diagnostics(start, 
     finally:
         newcomer.destroy_node()
         context.try_shutdown()
-
-
-def test_a_robot_in_a_namespace_whose_topics_are_all_at_the_root_is_told_so(start, driver, contract):
-    """Until its contract names the joints' absolute topic: then they arrive."""
-    topics = [states(contract), *outputs(contract)]
-    driver.create_publisher(JointState, contract.joint_states.topic, qos.SENSOR)
-    for controller in contract.controllers:
-        driver.create_subscription(JointTrajectory, controller.topic, lambda _: None, qos.COMMAND)
-    node = start("trajectory", namespace="arm", autostart=True)
-    node.wait_for_log("start without namespace")
-    for expected in topics:
-        assert f"/{expected.topic}" in node.log
 
 
 def test_joints_of_an_absolute_topic_reach_a_robot_in_a_namespace(start, driver, tmp_path, contract):
