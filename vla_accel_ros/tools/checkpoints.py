@@ -14,6 +14,7 @@ saved, in float32.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from vla_accel_ros.tools.options import subcommand, training_option
@@ -58,6 +59,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     if arguments.contract:
         print(write_contract(description, Robot(urdf=arguments.urdf)), end="")
         return 0
+    trained_as = f" --as {shlex.quote(arguments.trained_as)}" if arguments.trained_as else ""
     print(summary(description))
     if arguments.verify:
         print()
@@ -71,6 +73,10 @@ def inspect(arguments: argparse.Namespace) -> int:
         print(f"\nno contract can be written for it: {error}")
     else:
         print(f"\nthe robot's contract (--contract prints it alone):\n\n{contract}", end="")
+    if description.missing:
+        print(f"\nnext: fix what cannot be loaded, then vla inspect {arguments.path}{trained_as}")
+    else:
+        print(f"\nnext: vla contract make --model {arguments.path}{trained_as} > robot.yaml")
     return 1 if description.missing else 0
 
 

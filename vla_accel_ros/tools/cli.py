@@ -22,7 +22,7 @@ from vla_accel_ros.contract.fields import closest
 GROUPS = {
     "try it without a robot": ("demo.command", "fleet_demo.command"),
     "run a robot": ("doctor.command", "say", "trace.command", "contract.command", "security"),
-    "checkpoints": ("checkpoints", "compare.command", "calibrate.command"),
+    "checkpoints": ("fetch", "checkpoints", "compare.command", "calibrate.command"),
     "recordings": ("record", "replay.command", "export.command"),
     "speed": ("plan.command", "tune.command", "bench.command"),
     "fleets": ("fleet.command", "fleet_sim.command", "fleet_sim.trace"),
