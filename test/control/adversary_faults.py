@@ -164,7 +164,7 @@ class Episode(Ways):
             self.node = self._start(go_on)
             self._resumed_later()
 
-        self.began = False
+        self.began, self.left_ns = False, self.ends_ns
         self.until["glitch"] = self.until["frozen"] = self.t_ns
         self._lasts("stall", 0.3, 3.0)
         self._waiting = {}

@@ -93,7 +93,7 @@ class Given(Judged):
         if is_held and self.holding is None:
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
             joined_ns = self.node.robot.follower.joining.until_ns - self.offset_ns
-            from_ns = max(self.t_ns + round(self._longest_s * S), joined_ns, self.rests_ns)
+            from_ns = max(self.t_ns + round(self._longest_s * S), joined_ns, self.rests_ns, self.left_ns)
             from_ns += max(self.arrivals_ns - self.t_ns, 0)
             # A stream that was behind its path still catches up with it while it stops.
             slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)

@@ -41,6 +41,7 @@ class Delivered(Given):
         longest_ns = min(self.delay_of_lead, 1.0 if in_time else 2.0) * self.parameters.lead_s * S
         delay_ns = round(self.rng.uniform(0.0, longest_ns)) if self.parameters.lead_s else 0
         self.arrivals_ns = max(self.arrivals_ns + 1, sent_ns + delay_ns)
+        self.ends_ns = max(self.ends_ns, self.arrivals_ns + self._rests_ns(trajectory) - self.now_ns())
         if on_arrival:
             self.rests_ns = self.arrivals_ns + self._rests_ns(trajectory) - self.now_ns()
         if on_arrival and self.holding is not None:  # a stop begins anew when the clock is set
