@@ -218,7 +218,7 @@ class _Thinker:
     def _limit(self, request: Request, prefix: Prefix) -> None:
         """Limit a chunk to its horizon, which may need further samples."""
         chunk = cast(Chunk, request.result)
-        samples = self._horizons.rule(prefix.instruction).policy.samples
+        samples = self._horizons.rule(prefix.instruction).rule.samples
         shape = (self._session.engine.policy.config.horizon, self._session.engine.policy.config.action_dim)
         first = FURTHER + self._made * samples
         noises = [fresh(self._seed, first + i, shape) for i in range(samples)]
