@@ -34,14 +34,17 @@ ANEW = np.array([0.1, -0.1])
 class Arm:
     """An output, and the controller that hears it. now: ROS time; set_by: how far it was set. heard:
     messages, each with ROS time of its beginning and whether it is stamped. says: what the controller reports
-    next. subscribed: whether it listens. after: called when a message leaves."""
+    next. subscribed: whether it listens. before, after: called before and when a message leaves."""
 
     def __init__(self, stamped: bool = True, limits: JointLimits = LIMITS, simulated: bool = True) -> None:
         self.set_by = 0
         self.now, self.heard, self.subscribed = 1000 * S, list[tuple[Trajectory, int, bool]](), False
         self.says = list[ReportedState]()
+        self.before: Callable[[], object] = lambda: None
         self.after: Callable[[], object] = lambda: None
-        line = TrajectoryLine(self._hear, state=lambda: self.says.pop() if self.says else None)
+        line = TrajectoryLine(
+            self._hear, lambda: self.before(), lambda: self.says.pop() if self.says else None
+        )
         line.is_heard = lambda: self.subscribed  # type: ignore[method-assign]
         self.clock = Clock(lambda: self.now, lambda: self.now - self.set_by, simulated)
         arm = Controller("arm/joint_trajectory", NAMES)
@@ -116,6 +119,24 @@ def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(arm, to
     got = arm.got
     begins = ANEW if told is ANEW else path.sample(arm.now)[0]
     np.testing.assert_allclose(got.sample(arm.now)[0], begins)
+
+
+def test_a_message_that_is_held_up_while_its_controller_is_activated_begins_where_that_holds(arm):
+    arm.subscribed = True
+    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=arm.now)
+    began_ns = arm.now
+    arm.send(path)
+    arm.now += 20 * MS
+    arm.report(began_ns, arm.now, path.sample(arm.now)[0], False)
+    arm.look()
+
+    def stall() -> None:
+        arm.now, arm.before = arm.now + 200 * MS, lambda: None
+        arm.report(arm.now - 50 * MS, arm.now - 10 * MS, ANEW, True)
+
+    arm.now, arm.before = arm.now + 100 * MS, stall
+    arm.send(path.since(arm.now))
+    np.testing.assert_allclose(arm.got.sample(arm.now)[0], ANEW)
 
 
 def test_before_the_first_motion_it_is_waited_for_what_the_controller_says_but_not_for_long(arm):
