@@ -51,6 +51,17 @@ def test_what_was_written_is_read(tmp_path, compression):
     assert list(read.entries({"std_msgs/msg/Bool"})) == []
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_message_is_read_again_from_its_place(tmp_path, compression):
+    make_bag(tmp_path / "bag", compression=compression).close()
+    bag = Bag(tmp_path / "bag")
+    entries = list(bag.entries())
+    for entry in (entries[37], entries[3], entries[0]):
+        assert bag.again(entry.place) == entry
+    with pytest.raises(ValueError, match="changed"):
+        bag.again(entries[3].place._replace(log_ns=7))
+
+
 def test_others_find_index_metadata_and_quality_of_service(tmp_path):
     make_bag(tmp_path / "bag").close()
     with (tmp_path / "bag" / "bag_0.mcap").open("rb") as file:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import yaml
 from mcap.exceptions import EndOfFile, McapError
@@ -41,13 +41,29 @@ _UNDECODED = (struct.error, ValueError, EOFError, NotImplementedError, Recursion
 @dataclass(frozen=True)
 class Entry:
     """One recorded message. type: such as "std_msgs/msg/String". log_ns: when it was recorded. data:
-    serialized."""
+    serialized. file, offset: where the record that holds it begins."""
 
     topic: str
     type: str
     log_ns: int
     data: bytes
     schema: Schema
+    file: Path = Path()
+    offset: int = 0
+
+    @property
+    def place(self) -> Place:
+        """What `Bag.again` needs to read it again."""
+        return Place(self.file, self.offset, self.topic, self.log_ns)
+
+
+class Place(NamedTuple):
+    """Where a message lies in a bag."""
+
+    file: Path
+    offset: int
+    topic: str
+    log_ns: int
 
 
 class Bag:
@@ -74,6 +90,7 @@ class Bag:
         self.extent_ns = 0
         # By content: in each file of a bag the numbers of the schemas may be others.
         self._decoders: dict[tuple[str, str, bytes], Callable[[bytes], Any] | None] = {}
+        self._defined: dict[Path, tuple[dict[int, Schema], dict[int, Channel]]] = {}
 
     def entries(self, types: Collection[str] | None = None) -> Iterator[Entry]:
         """All messages, or those of some types. Raises ValueError if the bag is damaged."""
@@ -81,6 +98,17 @@ class Bag:
         for file in self.files:
             with file.open("rb") as stream:
                 yield from self._read(file, stream, types)
+
+    def again(self, place: Place) -> Entry:
+        """The message at a place that `entries` has passed. Raises ValueError if it is there no more."""
+        with place.file.open("rb") as stream:
+            stream.seek(place.offset)
+            for entry in self._read(place.file, stream, None):
+                if entry.offset != place.offset:
+                    break
+                if (entry.topic, entry.log_ns) == (place.topic, place.log_ns):
+                    return entry
+        raise ValueError(f"{place.file} was changed while it was read: read it from its beginning again")
 
     def survey(self) -> None:
         """Find all topics: from the files' indices, or by reading the files without one."""
@@ -144,15 +172,16 @@ class Bag:
         return self._decoders[key]
 
     def _read(self, file: Path, stream: IO[bytes], types: Collection[str] | None) -> Iterator[Entry]:
-        schemas: dict[int, Schema] = {}
-        channels: dict[int, Channel] = {}
+        schemas, channels = self._defined.setdefault(file, ({}, {}))
         try:
-            for record in _records(stream):
+            for offset, record in _records(stream):
                 if isinstance(record, Message):
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
                     if types is None or schema.name in types:
-                        yield Entry(channel.topic, schema.name, record.log_time, record.data, schema)
+                        yield Entry(
+                            channel.topic, schema.name, record.log_time, record.data, schema, file, offset
+                        )
                 elif isinstance(record, Schema):
                     schemas[record.id] = schema = record
                 elif isinstance(record, Channel):
@@ -168,30 +197,37 @@ class Bag:
             ) from error
 
 
-def _records(stream: IO[bytes]) -> Iterator[McapRecord]:
-    """The records of a file, with those inside chunks in place. A message between chunks is damage: recorders
-    write none there, and no checksum covers it."""
+def _records(stream: IO[bytes]) -> Iterator[tuple[int, McapRecord]]:
+    """The records of a file from where it stands, with those inside chunks in place, and where each of its
+    outer records begins. A message between chunks is damage: recorders write none there, and no checksum
+    covers it."""
     chunked = False
-    for record in StreamReader(
-        cast(IO[bytes], _Whole(stream)), emit_chunks=True, record_size_limit=MOST_RECORD_BYTES
-    ).records:
+    reader = StreamReader(
+        cast(IO[bytes], _Whole(stream)),
+        skip_magic=stream.tell() > 0,
+        emit_chunks=True,
+        record_size_limit=MOST_RECORD_BYTES,
+    )
+    records, offset = reader.records, stream.tell()
+    for record in records:
         if isinstance(record, Chunk):
             chunked = True
             try:
-                yield from chunk_records(record)
+                yield from ((offset, inner) for inner in chunk_records(record))
             except Exception as error:  # each compression raises its own errors
                 raise Damaged(str(error) or type(error).__name__) from error
         elif chunked and isinstance(record, Message):
             raise Damaged("a message lies between two chunks")
         else:
-            yield record
+            yield offset, record
+        offset = stream.tell()
 
 
 class _Whole:
     """A stream that returns all bytes asked for or raises EndOfFile, so that no record is incomplete."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._left = stream, os.fstat(stream.fileno()).st_size
+        self._stream, self._left = stream, os.fstat(stream.fileno()).st_size - stream.tell()
 
     def read(self, size: int) -> bytes:
         if size > self._left:  # a damaged length may have any value
