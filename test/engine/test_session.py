@@ -28,6 +28,7 @@ def test_a_session_says_what_was_found_for_what_was_left_open():
     session = make_session()
     settings = json.loads(session.settings)
     assert len(settings.pop("statistics_sha256")) == 64 and settings["step_dt_s"] == 1 / 30
+    assert settings.pop("pixels") == {"filter": "bilinear", "fit": "centre", "border": -1.0, "size": 28}
     known = {"time_rule": "openpi", "device": "cpu", "dtype": "float32", "steps": 3, "seed": 11}
     assert settings == {**asdict(EngineConfig()), **known}
     assert session.contract == demo_contract().read_text() and session.urdf == ""

@@ -38,6 +38,8 @@ JPEG, JPEG_BY = "jpeg_quality", "jpeg_opencv"
 encoded them."""
 TRAINED = "trained_state"
 """Setting of a robot of a fleet: its joints in the training of the scheduler's checkpoint."""
+PIXELS = "pixels"
+"""Setting: how the network's pictures are resized (PixelRule.described), for who shows them."""
 OWN = (ROBOT, REPLICA, JPEG, JPEG_BY, TRAINED, "statistics", "prompt_state", "step_dt_s", "statistics_sha256")
 """Settings that robots of one engine do not share."""
 
@@ -84,7 +86,7 @@ class Session:
         what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
         settings = self.by_name()
-        for name in (ROBOT, REPLICA, JPEG, TRAINED, "goal"):  # do not change the numbers of a replay
+        for name in (ROBOT, REPLICA, JPEG, TRAINED, PIXELS, "goal"):  # do not change the numbers of a replay
             settings.pop(name, None)
         return {**what, **settings, **versions}
 
@@ -115,6 +117,7 @@ def session_of(
         "device": device.type,
         "dtype": str(engine.policy.kv_dtype).removeprefix("torch."),
         "time_rule": engine.runner.time_rule,
+        PIXELS: engine.policy.pixel_rule.described(engine.policy.image_size),
     }
     return Session(
         id=uuid.uuid4().hex,

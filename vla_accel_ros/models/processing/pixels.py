@@ -40,6 +40,16 @@ class PixelRule:
     levels: Tensor = field(repr=False, compare=False)
     border: float = -1.0
 
+    def described(self, size: int) -> dict[str, str | int | float]:
+        """What a picture that is `size` wide needs to be shown as the network gets it: see `shown`."""
+        return {"filter": self.filter, "fit": self.fit, "border": self.border, "size": size}
+
+    @classmethod
+    def shown(cls, filter: str, fit: str, border: float) -> PixelRule:
+        """The rule of that description with levels of a picture: 0..255, or with TORCH -1..1."""
+        levels = torch.arange(256, dtype=torch.float32).expand(3, 256)
+        return cls(filter, fit, levels / 255.0 if filter == TORCH else levels, border)
+
     @property
     def channels(self) -> int:
         """C, channels of the network's input."""
