@@ -77,6 +77,7 @@ setup(
             if path.endswith((".json", ".cu", ".cuh"))
         ],
         f"{NAME}.planning": ["devices/*.yaml"],
+        f"{NAME}.tools.look": ["page.html"],
         f"{NAME}.sim": [
             os.path.relpath(path, f"{NAME}/sim")
             for path in files(f"{NAME}/sim")

@@ -169,6 +169,12 @@ def install_package() -> None:
     run("package", [PYTHON, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--editable", "."])
 
 
+def install_browser() -> None:
+    """Try to have a browser for the tests of pages, which are skipped without one."""
+    if not shutil.which("chromium") and not (debian.can_install() and debian.install("chromium")):
+        print("browser: no chromium here, so pages are tested without a browser")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -200,6 +206,7 @@ def main() -> None:
         stage(
             "tools", "pytest, ruff and mypy", tools, lambda: install("tools", "-r", REQUIREMENTS / "test.txt")
         )
+        stage("browser", "chromium, where it can be had", interpreter, install_browser)
         packages = [path.parent for path in sorted(INTERFACES.glob("*/package.xml"))]
         stage(
             "interfaces",

@@ -12,7 +12,7 @@ from std_msgs.msg import String
 from vla_accel_msgs.msg import LoopStats, Motion, Session
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.client_node import ClientNode
-from vla_accel_ros.nodes.diagnostics import of_robot
+from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
 NODES = ("inference", "trajectory")

@@ -38,14 +38,6 @@ def status(
     )
 
 
-def of_robot(namespace: str, lines: Iterable[DiagnosticStatus]) -> dict[str, DiagnosticStatus]:
-    """The lines of the nodes of one robot, by "<node>: <item>" without its namespace."""
-    inside = namespace.strip("/")
-    prefix = f"{inside}/" if inside else ""
-    named = {line.name.removeprefix(prefix): line for line in lines if line.name.startswith(prefix)}
-    return {name: line for name, line in named.items() if "/" not in name.partition(":")[0]}
-
-
 class Reporter:
     """Publishes what `collect` returns, every second."""
 

@@ -7,7 +7,7 @@ measured or commanded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,14 @@ def robot_of(topic: str, robots: Collection[str]) -> str | None:
 def named(robots: Collection[str]) -> str:
     """The namespaces of robots as a user writes them; "/" is that of a robot without one."""
     return ", ".join(robot.strip("/") or "/" for robot in robots)
+
+
+def of_robot(namespace: str, lines: Iterable[Any]) -> dict[str, Any]:
+    """The lines of /diagnostics of the nodes of one robot, by "<node>: <item>" without its namespace."""
+    inside = namespace.strip("/")
+    prefix = f"{inside}/" if inside else ""
+    named = {line.name.removeprefix(prefix): line for line in lines if line.name.startswith(prefix)}
+    return {name: line for name, line in named.items() if "/" not in name.partition(":")[0]}
 
 
 def chosen_robot(bag: Bag, robot: str) -> str:

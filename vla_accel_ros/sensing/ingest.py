@@ -151,9 +151,9 @@ class Ingest:
             "calibrate the camera at the size it sends"
         )
 
-    def picture(self, camera: str) -> np.ndarray | None:
-        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels; None if
-        there is none."""
+    def picture(self, camera: str, least: int = _LOOKED_AT) -> np.ndarray | None:
+        """A copy of a camera's newest picture, uint8 [H, W, 3], made smaller by leaving out pixels, to no
+        less than `least` rows and columns; None if there is none."""
         lease = self._frames.newest(camera)
         if lease is None:
             return None
@@ -161,7 +161,7 @@ class Ingest:
             pixels = self._pixels(lease.frames[camera])
             if pixels is None:
                 return None
-            rows, columns = (max(size // _LOOKED_AT, 1) for size in pixels.shape[:2])
+            rows, columns = (max(size // least, 1) for size in pixels.shape[:2])
             copied = pixels[::rows, ::columns].copy()
             return copied if lease.intact() else None
 

@@ -29,13 +29,13 @@ from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding
 from vla_accel_ros.contract.graph_check import fitting, inputs, outputs
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
-from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.graph import endpoints, look, publishers
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import LATCHED, REPORT
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
+from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest

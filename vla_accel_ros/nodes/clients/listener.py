@@ -26,8 +26,8 @@ from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopSta
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.diagnostics import of_robot
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.types import Chunk
 
 T = TypeVar("T")

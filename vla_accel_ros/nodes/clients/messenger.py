@@ -31,8 +31,9 @@ from vla_accel_ros.control.following.watchdog import BRAKING, SETTLING
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.clients.client_node import ClientNode
-from vla_accel_ros.nodes.diagnostics import ERROR, of_robot
+from vla_accel_ros.nodes.diagnostics import ERROR
 from vla_accel_ros.nodes.running.processes import Process, domain, of_node, processes
+from vla_accel_ros.recording.robots import of_robot
 
 SETTLE_S = 1.0
 """Reports that arrive earlier may still be about the instruction before; a cause lasts longer."""

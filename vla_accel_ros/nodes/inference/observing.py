@@ -234,7 +234,8 @@ class ObservingNode(ManagedNode):
         if not self.active:
             return [status("inference", OK, "not active")]
         streams = self._streams.statuses(self.now_ns())
-        return [self._chunks_status(), *self.chunk_statuses(), *streams, self._training_status()]
+        host = status("host", WARN if self._host.busy else OK, self._host.busy or "not busy", self._host.load)
+        return [self._chunks_status(), *self.chunk_statuses(), *streams, self._training_status(), host]
 
     def _chunks_status(self) -> DiagnosticStatus:
         """What chunks wait for, the age of the newest, and whether they are made fast enough."""

@@ -49,6 +49,19 @@ class Host:
             self._busy = self._sentence(waits, per_s) if is_busy and own_share <= OWN else ""
         return self._busy
 
+    @property
+    def load(self) -> dict[str, object]:
+        """Numbers for people: tasks that want a processor, processors, and memory that is free."""
+        meminfo = (self._proc / "meminfo").read_text()
+        free = re.search(r"^MemAvailable:\s*(\d+) kB", meminfo, re.MULTILINE)
+        waits = self._waiting()
+        return {
+            "load": os.getloadavg()[0],
+            "processors": os.cpu_count(),
+            "memory free [MB]": int(free[1]) // 1024 if free else "unknown",
+            "tasks waited [%]": "unknown" if waits is None else waits,
+        }
+
     @staticmethod
     def _sentence(waits: float | None, per_s: float) -> str:
         waited = (

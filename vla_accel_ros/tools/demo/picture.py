@@ -7,17 +7,34 @@ must not show them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.sim.tasks import FAMILIES
+from vla_accel_ros.tools.demo.measure import Traces
 from vla_accel_ros.tools.demo.play import Board, Played
 
 INK, DIM, GRID = "#1b1f24", "#6b7280", "#e3e6ea"
 COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#475569")
 GOOD, BAD, REST = "#059669", "#dc2626", "#e3e6ea"
+STYLE = {
+    "font.size": 10,
+    "axes.edgecolor": DIM,
+    "axes.labelcolor": DIM,
+    "axes.titlecolor": INK,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": DIM,
+    "ytick.color": DIM,
+    "text.color": INK,
+    "grid.color": GRID,
+}
+"""Of every picture, for matplotlib."""
 
 
 def draw(path: Path, board: Board, figures: dict[str, Any], joints: Sequence[str]) -> None:
@@ -27,27 +44,13 @@ def draw(path: Path, board: Board, figures: dict[str, Any], joints: Sequence[str
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    style = {
-        "font.size": 10,
-        "axes.edgecolor": DIM,
-        "axes.labelcolor": DIM,
-        "axes.titlecolor": INK,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": DIM,
-        "ytick.color": DIM,
-        "text.color": INK,
-        "grid.color": GRID,
-    }
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(13, 8.2), constrained_layout=True)
         above, below = figure.subfigures(2, 1, height_ratios=(1.45, 1.0))
         _motion(above, board.drawn, joints)
         loops, ages, success = below.subplots(1, 3, width_ratios=(1.15, 1.0, 1.0))
-        _loops(loops, figures)
-        _ages(ages, [age for p in board.played for age in p.ages_ms], figures["age_ms"])
+        draw_loops(loops, figures)
+        draw_ages(ages, [age for p in board.played for age in p.ages_ms], figures["age_ms"])
         _success(success, figures)
         figure.savefig(path, dpi=120)
         plt.close(figure)
@@ -59,13 +62,7 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
         axis.set_title("no motion was recorded")
         return
     traces, begin = played.traces, int(played.traces.times_ns[0])
-    time = (traces.times_ns - begin) * 1e-9
-    for name, colour in zip(joints, COLOURS):
-        column = traces.joints.index(name)
-        axis.plot(
-            time, traces.measured[:, column], color=colour, alpha=0.3, linewidth=4.5, solid_capstyle="round"
-        )
-        axis.plot(time, traces.commanded[:, column], color=colour, linewidth=1.2)
+    time = draw_traces(axis, traces, joints)
     low, high = axis.get_ylim()
     line = 0.075 * (high - low)
     _says(axis, played, begin, low - 0.9 * line)
@@ -79,7 +76,8 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
     axis.set_ylim(low - 2 * line, high + (len(played.said) + 0.2) * line)
     axis.set_xlim(0.0, time[-1])
     ends = {name: float(traces.commanded[-1, traces.joints.index(name)]) for name in joints}
-    _names(axis, ends, low, line)
+    name_lines(axis, ends, low, line)
+    axis.text(1.006, low - 0.75 * line, "the model says", **_beside(axis, DIM))
     outcome = f"success in {played.time_s:.1f} s" if played.success else "missed"
     axis.set_title(
         f"episode {played.plan.index + 1}, {outcome}: commanded (thin) and measured (broad) joints"
@@ -89,19 +87,29 @@ def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:
     axis.set_axisbelow(True)
 
 
-def _names(axis: Any, ends: dict[str, float], low: float, line: float) -> None:
-    """Label each line at its right end, shifted where labels would overlap."""
+def draw_traces(axis: Any, traces: Traces, joints: Sequence[str]) -> np.ndarray:
+    """Draw measured (broad) and commanded (thin) joints; return the seconds of their samples [M]."""
+    time = (traces.times_ns - traces.times_ns[0]) * 1e-9
+    for name, colour in zip(joints, cycle(COLOURS)):
+        column = traces.joints.index(name)
+        axis.plot(
+            time, traces.measured[:, column], color=colour, alpha=0.3, linewidth=4.5, solid_capstyle="round"
+        )
+        axis.plot(time, traces.commanded[:, column], color=colour, linewidth=1.2)
+    return time
 
-    def name(at: float, text: str, colour: str) -> None:
-        across = axis.get_yaxis_transform()
-        axis.text(1.006, at, text.replace("_", " "), transform=across, color=colour, va="center")
 
+def name_lines(axis: Any, ends: dict[str, float], low: float, line: float) -> None:
+    """Label each joint's line at its right end, shifted where labels would overlap, and the hand-overs."""
     at = low
-    for joint, colour in sorted(zip(ends, COLOURS), key=lambda pair: ends[pair[0]]):
+    for joint, colour in sorted(zip(ends, cycle(COLOURS)), key=lambda pair: ends[pair[0]]):
         at = max(ends[joint], at + 0.7 * line)
-        name(at, joint, colour)
-    name(low - 0.75 * line, "the model says", DIM)
-    name(low - 1.63 * line, "chunk hand-overs", DIM)
+        axis.text(1.006, at, joint.replace("_", " "), **_beside(axis, colour))
+    axis.text(1.006, low - 1.63 * line, "chunk hand-overs", **_beside(axis, DIM))
+
+
+def _beside(axis: Any, colour: str) -> dict[str, Any]:
+    return {"transform": axis.get_yaxis_transform(), "color": colour, "va": "center"}
 
 
 def _says(axis: Any, played: Played, begin: int, at: float) -> None:
@@ -115,7 +123,8 @@ def _says(axis: Any, played: Played, begin: int, at: float) -> None:
         last = answer.text
 
 
-def _loops(axis: Any, figures: dict[str, Any]) -> None:
+def draw_loops(axis: Any, figures: dict[str, Any]) -> None:
+    """Draw the durations of loops as bars. figures: with loops_ms, rates_hz and deadline_misses by name."""
     names = [name for name, ms in figures["loops_ms"].items() if ms["p50"] is not None]
     for row, name in enumerate(names):
         ms, rate = figures["loops_ms"][name], figures["rates_hz"][name]
@@ -134,7 +143,8 @@ def _loops(axis: Any, figures: dict[str, Any]) -> None:
     axis.set_xlabel("ms")
 
 
-def _ages(axis: Any, ages: Sequence[float], summary: dict[str, Any]) -> None:
+def draw_ages(axis: Any, ages: Sequence[float], summary: dict[str, Any]) -> None:
+    """Draw a histogram of the ages of trajectories in milliseconds. summary: their measure.percentiles."""
     axis.set_title("age: image to published trajectory")
     axis.set(xlabel="ms", ylabel="trajectories")
     if not len(ages):

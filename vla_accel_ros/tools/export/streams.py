@@ -286,7 +286,7 @@ class Streams:
             if len(command) != len(controller.joints) or not (np.abs(command) <= FURTHEST).all():
                 raise ValueError(f"a command is not {len(controller.joints)} positions of joints")
         else:
-            command = _trajectory(message, entry.log_ns).select(controller.joints)
+            command = trajectory_of(message, entry.log_ns).select(controller.joints)
         self._commands[controller.topic].add(entry.log_ns, command)
 
     def _image_topic(self, topic: str) -> str:
@@ -310,7 +310,9 @@ def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
     return np.where(at_ns - times_ns[left_index] <= times_ns[right] - at_ns, left_index, right)
 
 
-def _trajectory(message: Any, received_ns: int) -> Trajectory:
+def trajectory_of(message: Any, received_ns: int) -> Trajectory:
+    """The absolute trajectory of a JointTrajectory, a message or decoded; stamp 0 starts when it was
+    received. Raises ValueError if it is none."""
     start = stamp_ns(message.header.stamp) or received_ns
     points = message.points
     velocities = [point.velocities for point in points]

@@ -21,14 +21,12 @@ from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineConfig, options
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
-from vla_accel_ros.fleet.replicas.decoding import pixels_of
-from vla_accel_ros.fleet.robot.observing import jpeg_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.robots import contract_of
-from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk
+from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, network_view
 from vla_accel_ros.tools.replay.report import Difference, Progress, Result
 from vla_accel_ros.types import Observation
 
@@ -156,7 +154,10 @@ class _Stage:
 
     def play(self, moment: Moment, result: Result) -> None:
         """Replay one moment, and note the differences in `result`."""
-        images = {camera.image: self._picture(camera, moment) for camera in self._seen(moment)}
+        images = {
+            camera.image: network_view(camera, moment.images[camera.name], self._jpeg_quality)
+            for camera in self._seen(moment)
+        }
         observation = Observation(
             images, moment.state, moment.instruction, moment.stamp_ns, robot=self._robot
         )
@@ -202,14 +203,6 @@ class _Stage:
         """Return the whole answer to the prefix's own prompt, or to a question about its frame."""
         with self._engine.ask(prefix, prompt, max_tokens=self._answer_tokens) as answer:
             return "".join(answer)
-
-    def _picture(self, camera: Camera, moment: Moment) -> np.ndarray:
-        """Return the image as the engine got it: a fleet's robot may send as JPEG what the bag holds as
-        pixels."""
-        pixels = moment.images[camera.name]
-        if self._jpeg_quality is not None and camera.transport != "compressed":
-            pixels = pixels_of(camera.name, jpeg_of(pixels, self._jpeg_quality), camera.max_pixels)
-        return camera.view(pixels)
 
     def _seen(self, moment: Moment) -> list[Camera]:
         return [camera for camera in self.contract.cameras if camera.name in moment.images]

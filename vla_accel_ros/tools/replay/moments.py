@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.fleet.replicas.decoding import pixels_of
+from vla_accel_ros.fleet.robot.observing import jpeg_of
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.robots import SESSION
 from vla_accel_ros.sensing.cameras.compressed import check_decodes, decode, write_bgr
@@ -272,6 +275,14 @@ def picture(entry: Entry) -> np.ndarray:
     out = np.empty_like(decoded)
     write_bgr(decoded, out)
     return out
+
+
+def network_view(camera: Camera, pixels: np.ndarray, jpeg_quality: int | None) -> np.ndarray:
+    """Return a picture uint8 [H, W, 3] as the engine gets it: a fleet's robot may send as JPEG what the bag
+    holds as pixels."""
+    if jpeg_quality is not None and camera.transport != "compressed":
+        pixels = pixels_of(camera.name, jpeg_of(pixels, jpeg_quality), camera.max_pixels)
+    return camera.view(pixels)
 
 
 def session_of(message: Any) -> Session:

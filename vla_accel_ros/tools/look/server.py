@@ -1,0 +1,146 @@
+"""Serves the page and its moments on this machine alone: to look from another one, use `ssh -L`.
+
+The page asks for one moment after another, so a slow browser or network makes a slow page and no queue.
+Nothing is computed while nobody looks.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from vla_accel_ros.tools.look.pictures import NetworkPictures, data_url, smaller
+from vla_accel_ros.tools.look.scene import Scene
+
+PAGE = Path(__file__).parent / "page.html"
+HOST = "127.0.0.1"
+OFTEN_S = 0.05
+"""Live moments are not made more often: several pages share one."""
+
+
+class Source(Protocol):
+    """A live robot or a bag. first_ns, last_ns: the times that there are moments of."""
+
+    live: bool
+    scene: Scene
+    first_ns: int
+    last_ns: int
+
+    def refresh(self) -> None: ...
+    def image(self, camera: str, at_ns: int) -> tuple[int, np.ndarray] | None: ...
+
+
+class Look:
+    """What the page shows, from a source; any thread may ask."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._lock = threading.Lock()
+        self._pictures = NetworkPictures(source.scene.session)
+        self._session = source.scene.session
+        self._newest: tuple[float, bytes] = (0.0, b"")
+
+    def moment(self, at_s: float | None = None, exact: bool = True) -> dict[str, Any]:
+        """Everything at a time, in seconds after the source's first; None for the newest. exact: pictures
+        without loss."""
+        with self._lock:
+            source = self.source
+            source.refresh()
+            if source.scene.session is not self._session:
+                self._session = source.scene.session
+                self._pictures = NetworkPictures(self._session)
+            at_ns = source.last_ns
+            if at_s is not None and not source.live:
+                at_ns = min(max(source.first_ns + round(at_s * 1e9), source.first_ns), source.last_ns)
+            return {
+                **source.scene.moment(at_ns),
+                "robot": source.scene.robot(),
+                "live": source.live,
+                "at_ns": str(at_ns),
+                "at_s": (at_ns - source.first_ns) * 1e-9,
+                "length_s": (source.last_ns - source.first_ns) * 1e-9,
+                "cameras": [self._camera(camera, at_ns, exact) for camera in source.scene.contract.cameras],
+            }
+
+    def body(self, at_s: float | None, exact: bool) -> bytes:
+        """A moment as JSON."""
+        made_s, body = self._newest
+        if at_s is not None or not self.source.live or time.monotonic() - made_s > OFTEN_S:
+            body = json.dumps(self.moment(at_s, exact), allow_nan=False).encode()
+            self._newest = time.monotonic(), body
+        return body
+
+    def _camera(self, camera: Any, at_ns: int, exact: bool) -> dict[str, Any]:
+        found = {
+            "name": camera.name,
+            "image": camera.image,
+            "topic": camera.topic,
+            "age_s": None,
+            "problem": "",
+        }
+        try:
+            picture = self.source.image(camera.name, at_ns)
+        except ValueError as error:
+            return {**found, "problem": str(error)}
+        if picture is None:
+            return {**found, "problem": f"no picture of {camera.topic} yet"}
+        stamp_ns, pixels = picture
+        network = self._pictures.of(camera, pixels)
+        return {
+            **found,
+            "age_s": (at_ns - stamp_ns) * 1e-9,
+            "size": [pixels.shape[1], pixels.shape[0]],
+            "camera": data_url(smaller(pixels), False),
+            "network": data_url(network, exact),
+            "network_size": [network.shape[1], network.shape[0]],
+            "exact": bool(self._pictures.size),
+        }
+
+
+def serve(look: Look, port: int) -> ThreadingHTTPServer:
+    """A server of the page on 127.0.0.1, port 0 for a free one, to be run with serve_forever. Raises OSError
+    if the port is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+            if host not in (HOST, "localhost"):  # another site's name that leads here
+                self._send(403, "text/plain", b"ask for 127.0.0.1 or localhost")
+            elif url.path == "/":
+                self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())
+            elif url.path == "/moment":
+                asked = parse_qs(url.query)
+                try:
+                    at_s = float(asked["at"][0]) if "at" in asked else None
+                    body = look.body(at_s, "exact" in asked)
+                except (ValueError, OverflowError):
+                    self._send(400, "text/plain", b"at is no number of seconds")
+                else:
+                    self._send(200, "application/json", body)
+            else:
+                self._send(404, "text/plain", b"there are / and /moment")
+
+        def _send(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing of each request."""
+
+    server = ThreadingHTTPServer((HOST, port), Handler)
+    server.daemon_threads = True
+    return server
