@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from world import Parameters
-
-from handovers import scene
+from handovers import Parameters, scene
 from handovers.styles import Moving
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.outputs.reports import ReportedState
 
 DELAYS_S = (0.0, 0.01, 0.03, 0.05, 0.06, 0.1, 0.15, 0.2)
 MODES: tuple[Mode, ...] = ("blend", "async")
-LEAD_S = Parameters().lead_s
+LEAD_S, LEAD_MAX_S = Parameters().lead_s, Parameters().lead_max_s
 _SECONDS, _LEARNING_S = 8, 4
 
 

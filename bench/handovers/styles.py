@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from world import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
 
+from handovers import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
