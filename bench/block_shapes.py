@@ -80,9 +80,9 @@ def again(path: Path) -> None:
 def fit(path: Path, rounds: int) -> None:
     """Print constants fitted to the launches at pi0.5's sizes of a file, and their error."""
     _, gpu, cases = load(path)
-    own = [case for case in cases if case.name.startswith(PUBLISHED) and case.processors != KEPT]
+    matching = [case for case in cases if case.name.startswith(PUBLISHED) and case.processors != KEPT]
     for kind in KINDS:
-        costs, error = fitted(kind, own, gpu, rounds, SEED)
+        costs, error = fitted(kind, matching, gpu, rounds, SEED)
         print(f"{kind} = {costs}  # {error:.3f}")
 
 

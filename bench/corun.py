@@ -179,7 +179,7 @@ class AgentModel:
         head_dim] of the rows -> [n, heads * head_dim].
         """
         g = self.sizes.language
-        place = (slots[:, None], torch.arange(g.kv_heads, device=slots.device)[None], positions[:, None])
+        index = (slots[:, None], torch.arange(g.kv_heads, device=slots.device)[None], positions[:, None])
         angles = positions[:, None, None].float() * self.frequencies
         cos, sin = (torch.cat([half, half], -1).to(self.dtype) for half in (angles.cos(), angles.sin()))
         for number, (qkv, out, *gated) in enumerate(self.layers):
@@ -188,8 +188,8 @@ class AgentModel:
             first, second = turned.chunk(2, -1)
             rotated = torch.addcmul(turned * cos, torch.cat([-second, first], -1), sin)
             query, key = rotated.split([g.heads, g.kv_heads], 1)
-            pool.k[:, number].index_put_(place, key)
-            pool.v[:, number].index_put_(place, value)
+            pool.k[:, number].index_put_(index, key)
+            pool.v[:, number].index_put_(index, value)
             hidden = hidden + F.linear(attend(number, query, key, value), out)
             hidden = hidden + _gated(_scaled(hidden), *gated)
         return _scaled(hidden)
@@ -401,8 +401,8 @@ class Captured:
         if cuda:
             streams[0] = torch.cuda.Stream(device), torch.cuda.Stream(device)
             for split in splits:
-                decoding, rest = divide(device, split)
-                streams[decoding.sms] = decoding.streams[0], rest.streams[0]
+                decoding, other_set = divide(device, split)
+                streams[decoding.sms] = decoding.streams[0], other_set.streams[0]
         pools = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
 
         def stage(run: Callable[[], None], stream: Any, pool: Any) -> Stage:
@@ -658,8 +658,8 @@ class Durations:
 
     def document(self) -> Row:
         """In ms."""
-        beside = [{"split": split, **_ms(vars(both))} for split, both in self.beside.items()]
-        return {"sms": self.sms, **_ms(vars(self)), "beside": beside}
+        rows = [{"split": split, **_ms(vars(times))} for split, times in self.beside.items()]
+        return {"sms": self.sms, **_ms(vars(self)), "beside": rows}
 
 
 def _ms(values: Mapping[str, Any]) -> Row:
@@ -681,16 +681,16 @@ def time_stages(captured: Captured) -> Durations:
         if device.type != "cuda":
             return Durations(*alone_s)
         streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        beside = {}
+        by_split = {}
         for split in captured.splits:
             step = captured.steps[split][batch]
             times = (
                 _beside_s(stage, stage_s, step, alone_s[2], streams)
                 for stage, stage_s in zip(captured.front[split], alone_s)
             )
-            beside[split] = Beside(*next(times), *next(times))
+            by_split[split] = Beside(*next(times), *next(times))
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return Durations(*alone_s, beside, sms)
+    return Durations(*alone_s, by_split, sms)
 
 
 def _beside_s(
@@ -732,12 +732,12 @@ def make(name: str, durations: Durations, tokens: tuple[int, int], chunk: int) -
         return PrefillFirst(0 if name == FIFO else LIMIT)
     if name == TWO_STREAMS or not durations.beside:
         return SideBySide({})
-    most = dict(zip((ENCODE, PREFILL), best_splits(durations.beside, sum(tokens) / 2), strict=True))
+    largest = dict(zip((ENCODE, PREFILL), best_splits(durations.beside, sum(tokens) / 2), strict=True))
     if name == STATIC:
-        shares = {stage: Share(split, split) for stage, split in most.items()}
+        shares = {stage: Share(split, split) for stage, split in largest.items()}
     else:
-        least = min(durations.beside)
-        shares = {s: Share(split, least, (split - least) / (SURGE - 1)) for s, split in most.items()}
+        smallest = min(durations.beside)
+        shares = {s: Share(split, smallest, (split - smallest) / (SURGE - 1)) for s, split in largest.items()}
     return SideBySide(shares, durations.sms)
 
 
@@ -963,12 +963,12 @@ def measure(given: Given) -> Iterator[Row]:
             if load is None:
                 arrivals = [Arrival(0.0, arrival.tokens) for arrival in drawn[: given.at_once]]
             policy = make(name, durations, tokens, chunk)
-            with nullcontext() if robot is None else robot.acting() as beside:
+            with nullcontext() if robot is None else robot.acting() as robot_row:
                 requests, steps = serve(captured, name, policy, arrivals)
             row = {"policy": name, "load": load, "rate_hz": round(rate_hz, 4)}
             row |= figures(requests, rate_hz, whole=name == FIFO)
             row["open"] = round(sum(n * count for n, count in steps.items()) / max(1, steps.total()), 3)
-            yield row if beside is None else row | {"robot": beside}
+            yield row if robot_row is None else row | {"robot": robot_row}
 
 
 def options(add: Callable[..., Any]) -> None:

@@ -31,8 +31,8 @@ def measured(episodes: int, seed: int, given: list[str]) -> dict[str, Any]:
     load = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "demo.json"
-        asked = ["--episodes", str(episodes), "--seed", str(seed), "--json", str(figures), *given]
-        if status := main(["demo", "--headless", *asked]):
+        options = ["--episodes", str(episodes), "--seed", str(seed), "--json", str(figures), *given]
+        if status := main(["demo", "--headless", *options]):
             sys.exit(status)
         return {**json.loads(figures.read_text()), "load": load}
 

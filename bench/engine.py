@@ -45,14 +45,14 @@ def measure(given: Given) -> Iterator[Row | None]:
         return
     checks = given.document["kernels"] = [c for kind in given.kinds for c in checked(kind, given.device)]
     yield None
-    wrong = [
+    failures = [
         f"{name} of {check['kind']} at batch {check['batch']} ({row['error']:.1e})"
         for check in checks
         for name, row in check["kernels"].items()
         if not row["error"] <= NEAR
     ]
-    if wrong:
-        raise RuntimeError(f"wrong results, so nothing was measured: {', '.join(wrong)}.")
+    if failures:
+        raise RuntimeError(f"wrong results, so nothing was measured: {', '.join(failures)}.")
     for kind in given.kinds:
         yield from cases(kind, given)
 

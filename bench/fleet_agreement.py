@@ -65,23 +65,24 @@ def compared(
     changes = {}
     for who in (NODE, BATCHES):
         new, old = (
-            {name: np.array([one[who][name] for one in of]) for name in FIGURES} for of in (runs, fifo)
+            {name: np.array([run[who][name] for run in samples]) for name in FIGURES}
+            for samples in (runs, fifo)
         )
         changes[who] = {
             name: float(np.mean(100.0 * (new[name] / old[name] - 1.0))) for name in ("avg", "p95")
         }
         row[who] = {name: round(float(values.mean()), 3) for name, values in new.items()}
     row["against_fifo"] = {
-        who: {name: round(value, 2) for name, value in of.items()} for who, of in changes.items()
+        who: {name: round(value, 2) for name, value in samples.items()} for who, samples in changes.items()
     }
     row["apart"] = {name: round(changes[BATCHES][name] - changes[NODE][name], 2) for name in ("avg", "p95")}
     return row
 
 
 def _figures(outcome: Outcome) -> dict[str, float]:
-    found = figures(outcome)
-    waits = {"first_wait": found["first_wait_s"]["avg"], "stall": found["stall_s"]["avg"]}
-    return {**{name: found["latency_s"][name] for name in ("avg", "p50", "p95")}, **waits}
+    result = figures(outcome)
+    waits = {"first_wait": result["first_wait_s"]["avg"], "stall": result["stall_s"]["avg"]}
+    return {**{name: result["latency_s"][name] for name in ("avg", "p50", "p95")}, **waits}
 
 
 def options(add: Callable[..., Any]) -> None:

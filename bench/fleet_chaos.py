@@ -48,11 +48,11 @@ def of_fleet(
         took_s = time.monotonic() - began_s
         judged = {name: robot.judge() for name, robot in fleet.robots.items()}
         run.look_back(fleet, killed)
-        left = leaks.rest(fleet)
+        leaks_left = leaks.rest(fleet)
         lives = leaks.lives(fleet)
         fleet.instruct(INSTRUCTION)
         again_ns = dict.fromkeys(fleet.robots, time.monotonic_ns())
-        left["goes_on_again"] = fleet.until(lambda: fleet.moving(again_ns), START_S)
+        leaks_left["goes_on_again"] = fleet.until(lambda: fleet.moving(again_ns), START_S)
         ended = {name: process.ended for name, process in fleet.processes.items() if process.ended}
         lost = {name: process.lost for name, process in fleet.processes.items() if process.lost}
         statuses = fleet.end()
@@ -66,7 +66,7 @@ def of_fleet(
         "network": {**asdict(weather), **fleet.network.counts},
         "by_kind": run.report(killed),
         "robots_judged": judged,
-        "left": left,
+        "left": leaks_left,
         "lives": lives,
         "ended_by_themselves": ended,
         "lost_shared_memory": lost,
@@ -78,20 +78,24 @@ def of_fleet(
 def faults(found: dict[str, Any]) -> list[str]:
     """Return the violated conditions, one sentence each."""
     judged = found["robots_judged"].values()
-    said = [one for robot in judged for what in ("broken", "wrong", "rejected") for one in robot[what]]
+    sentences = [
+        fault for robot in judged for field in ("broken", "wrong", "rejected") for fault in robot[field]
+    ]
     for kind, row in found["by_kind"].items():
         if row["stuck"]:
-            said.append(f"{kind}: {row['stuck']} robots did not go on")
+            sentences.append(f"{kind}: {row['stuck']} robots did not go on")
         if row["silent"]:
             within = f"within {run.HEARD_S:g} s"
-            said.append(f"{kind}: {row['silent']} robots neither moved nor said why they stand {within}")
+            sentences.append(f"{kind}: {row['silent']} robots neither moved nor said why they stand {within}")
         if (slowest_s := row["goes_on_s"]["max"] or 0.0) > run.MOVES_S:
-            said.append(f"{kind}: a robot went on after {slowest_s} s, the bound is {run.MOVES_S:g} s")
+            sentences.append(f"{kind}: a robot went on after {slowest_s} s, the bound is {run.MOVES_S:g} s")
     if not found["left"]["goes_on_again"]:
-        said.append("the fleet does not go on when it is told to do something again")
-    said += leaks.faults(found["left"], found["lives"], found["kills"])
-    said += [f"{name} ended by itself: {statuses}" for name, statuses in found["ended_by_themselves"].items()]
-    return said
+        sentences.append("the fleet does not go on when it is told to do something again")
+    sentences += leaks.faults(found["left"], found["lives"], found["kills"])
+    sentences += [
+        f"{name} ended by itself: {statuses}" for name, statuses in found["ended_by_themselves"].items()
+    ]
+    return sentences
 
 
 def measure(given: Given) -> Iterator[None]:
@@ -99,14 +103,14 @@ def measure(given: Given) -> Iterator[None]:
     with suppress(OSError):
         os.nice(-NICER)  # drivers and controllers have a higher priority than the nodes, as on a robot
     with own_graph(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        place = given.logs or Path(folder)
+        run_folder = given.logs or Path(folder)
         given.document |= of_fleet(
-            place, given.robots, given.kills, given.seed, given.pause_s, 60 * given.minutes, USUAL
+            run_folder, given.robots, given.kills, given.seed, given.pause_s, 60 * given.minutes, USUAL
         )
     given.document["load"] = round(os.getloadavg()[0], 2)
-    said = faults(given.document)
-    print("\n".join(said) or "all as it must be")
-    given.document["status"] = int(bool(said))
+    sentences = faults(given.document)
+    print("\n".join(sentences) or "all as it must be")
+    given.document["status"] = int(bool(sentences))
     yield None
 
 

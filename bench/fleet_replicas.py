@@ -83,9 +83,11 @@ def measure(given: Given) -> Iterator[Row | None]:
         making = Making(KIND, given.small, given.setting, count, given.views, size, SEED)
         with in_actors(making, gpus) as replicas:
             keep_loaded()
-            given.document["network_ms"] = [round(1e3 * one.network_s, 3) for one in replicas]
-            for one in replicas:
-                yield of_replicas(f"ray, {one.name}", [one], given)
+            given.document["network_ms"] = [
+                round(1e3 * each_replica.network_s, 3) for each_replica in replicas
+            ]
+            for each_replica in replicas:
+                yield of_replicas(f"ray, {each_replica.name}", [each_replica], given)
             yield of_replicas(BOTH, replicas, given)
         given.document["speedup"] = speedup(given.document["cases"])
         yield None
@@ -94,11 +96,11 @@ def measure(given: Given) -> Iterator[Row | None]:
 def of_replicas(name: str, replicas: Sequence[Replica], given: Given) -> Row:
     """Both loads on these replicas."""
     robots = given.fleet
-    count = min(len(robots.names), math.ceil(MORE * sum(one.limit for one in replicas)))
+    count = min(len(robots.names), math.ceil(MORE * sum(replica.limit for replica in replicas)))
     saturated = ask_again(replicas, robots, count, given.seconds, given.warm_up)
     count = given.robots * len(replicas)
-    asked = given.hz, given.buffer, given.fleet_seconds, SEED
-    fleet = play(replicas, robots, count, *asked, warm_up=given.warm_up)
+    rhythm = given.hz, given.buffer, given.fleet_seconds, SEED
+    fleet = play(replicas, robots, count, *rhythm, warm_up=given.warm_up)
     return {"case": name, "saturated": saturated, "fleet": fleet}
 
 
@@ -111,14 +113,14 @@ def in_actors(making: Making, gpus: int) -> Iterator[tuple[RayReplica, ...]]:
     try:
         share = 1.0 if gpus >= len(NAMES) else gpus / len(NAMES)
         for name in NAMES:  # none is measured while another is loading
-            one = RayReplica(name, making, Where(TIER, share), DEADLINES)
-            replicas += (one,)
-            one.ready.result()
+            replica = RayReplica(name, making, Where(TIER, share), DEADLINES)
+            replicas += (replica,)
+            replica.ready.result()
         yield replicas
     finally:
         gc.unfreeze()
-        for one in replicas:
-            one.close()
+        for replica in replicas:
+            replica.close()
         cluster.close()
 
 

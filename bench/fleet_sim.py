@@ -173,7 +173,7 @@ def summarized(outcome: Outcome) -> dict[str, float]:
     """The figures of a run."""
     result = figures(outcome)
     latency, stall, age = result["latency_s"], result["stall_s"], result["observation_age_s"]
-    first_wait_s, late = result["first_wait_s"]["avg"], outcome.late
+    first_wait_s, late_chunks = result["first_wait_s"]["avg"], outcome.late
     return {
         **{name: latency[name] for name in ("avg", "p25", "p50", "p95", "p99")},
         "stall": stall["avg"], "stall_p95": stall["p95"], "age": age["avg"], "age_p95": age["p95"],
@@ -182,7 +182,7 @@ def summarized(outcome: Outcome) -> dict[str, float]:
         **{name: result[name] for name in ("tasks", "tasks_per_robot", "little", "rounds", "beyond")},
         "load": max(result["gpu_load"].values()),
         **{f"load_{lane}": share for lane, share in result["gpu_load"].items()},
-        "late": float(sum(late)), "wasted": late[1] / sum(outcome.batches),
+        "late": float(sum(late_chunks)), "wasted": late_chunks[1] / sum(outcome.batches),
         "chunks_per_s": sum(robot.rounds for robot in outcome.robots) / result["run_s"],
     }  # fmt: skip
 
@@ -205,11 +205,11 @@ def means(samples: Samples, *metrics: str) -> Row:
 
 def compared(samples: dict[Case, Samples]) -> Iterator[Row]:
     """Each policy at each load, and its change against fifo at the same horizon."""
-    for (name, horizon, load, policy, variant), of in samples.items():
+    for (name, horizon, load, policy, variant), values in samples.items():
         if variant == USUAL:
-            row = {**means(of), "workload": name, "horizon": horizon, "load": load, "policy": policy}
+            row = {**means(values), "workload": name, "horizon": horizon, "load": load, "policy": policy}
             base = samples[name, horizon, load, FIFO, variant]
-            yield {**row, "against_fifo": changes(of, base, METRICS)}
+            yield {**row, "against_fifo": changes(values, base, METRICS)}
 
 
 def table_2(samples: dict[Case, Samples]) -> Iterator[Row]:
@@ -236,9 +236,16 @@ def settings_compared(samples: dict[Case, Samples]) -> Iterator[Row]:
     for load in (0.8, 1.6):
         for variant in VARIANTS:
             for policy in (FIFO, KAIROS, AGED):
-                of, base = (samples[WORKLOAD, STATIC, load, policy, each] for each in (variant, USUAL))
-                row = {"settings": variant, "load": load, "policy": policy, **means(of, *metrics, "beyond")}
-                yield {**row, "against_usual": changes(of, base, metrics)}
+                values, base = (
+                    samples[WORKLOAD, STATIC, load, policy, setting] for setting in (variant, USUAL)
+                )
+                row = {
+                    "settings": variant,
+                    "load": load,
+                    "policy": policy,
+                    **means(values, *metrics, "beyond"),
+                }
+                yield {**row, "against_usual": changes(values, base, metrics)}
 
 
 def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterator[Row]:
@@ -265,19 +272,22 @@ def _kairos(setup: FleetSetup, **choice: Any) -> FleetRule:
 def closed(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     """Fleets that do their tasks back to back. half_as_long: the changes in runs of half the length."""
     for robots in ROBOTS[:2] if quick else ROBOTS:
-        each, own_seeds = 6 if quick else PER_ROBOT, seeds[:1] if robots > ONE_SEED else seeds
+        tasks_each, own_seeds = 6 if quick else PER_ROBOT, seeds[:1] if robots > ONE_SEED else seeds
         base: dict[int, Samples] = {}
         for policy, horizon in (*((name, STATIC) for name in POLICIES), (KAIROS, DYNAMIC)):
             make = find(FLEET_RULES, policy)
             runs = {
                 tasks: collected(_closed(make, robots, seed, tasks, horizon) for seed in own_seeds)
-                for tasks in (each // 2, each)
+                for tasks in (tasks_each // 2, tasks_each)
             }
             base = base or runs
-            half, whole = (changes(of, base[tasks], ("avg", "p95", "stall")) for tasks, of in runs.items())
+            half, whole = (
+                changes(values, base[tasks], ("avg", "p95", "stall")) for tasks, values in runs.items()
+            )
             yield {
-                **means(runs[each]), "robots": robots, "policy": policy, "horizon": horizon,
-                "tasks_per_robot": each, "seeds": len(own_seeds), "against_fifo": whole, "half_as_long": half,
+                **means(runs[tasks_each]), "robots": robots, "policy": policy, "horizon": horizon,
+                "tasks_per_robot": tasks_each, "seeds": len(own_seeds), "against_fifo": whole,
+                "half_as_long": half,
                 "same_sign": all(doubling(half[name], whole[name]) for name in ("avg", "p95")),
             }  # fmt: skip
 
@@ -290,33 +300,34 @@ def lengths(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
             base: Samples = {}
             for policy in POLICIES:
                 make = find(FLEET_RULES, policy)
-                of = collected(
+                values = collected(
                     _closed(make, robots, seed, count)
                     if regime == "closed"
                     else summarized(open_loop(Load.of(workload, seed, STATIC, count), make, load, _edge()))
                     for seed in seeds
                 )
-                base = base or of
-                tasks, each = (count * robots, count) if regime == "closed" else (count, 1)
+                base = base or values
+                tasks, tasks_each = (count * robots, count) if regime == "closed" else (count, 1)
                 yield {
-                    "regime": regime, "tasks": tasks, "tasks_per_robot": each, "policy": policy,
-                    "seeds": len(seeds), **means(of, "little"),
-                    "against_fifo": changes(of, base, ("avg", "p95")),
+                    "regime": regime, "tasks": tasks, "tasks_per_robot": tasks_each, "policy": policy,
+                    "seeds": len(seeds), **means(values, "little"),
+                    "against_fifo": changes(values, base, ("avg", "p95")),
                 }  # fmt: skip
 
 
 def deadlines(seeds: Sequence[int], quick: bool) -> Iterator[Row]:
     """Fleets of 30 robots, with and without skipping robots that cannot be answered in time."""
-    robots, each = 30, 2 if quick else PER_ROBOT // 2
+    robots, tasks_each = 30, 2 if quick else PER_ROBOT // 2
     for policy in POLICIES:
         for passed_by in (True, False):
             make = find(FLEET_RULES, policy)
             make = make if passed_by else partial(_regardless, make)
-            of = collected(
-                _closed(make, robots, seed, each, settings=Settings(within_s=WITHIN_S)) for seed in seeds
+            values = collected(
+                _closed(make, robots, seed, tasks_each, settings=Settings(within_s=WITHIN_S))
+                for seed in seeds
             )
-            row = {"robots": robots, "tasks_per_robot": each, "policy": policy, "passed_by": passed_by}
-            yield {**means(of), **row, "within_s": WITHIN_S}
+            row = {"robots": robots, "tasks_per_robot": tasks_each, "policy": policy, "passed_by": passed_by}
+            yield {**means(values), **row, "within_s": WITHIN_S}
 
 
 def _edge() -> Mapping[str, ReplicaProfile]:

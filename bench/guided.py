@@ -107,9 +107,9 @@ def staggered(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
     with engine.observe(frame) as prefix:
         agreements = agreed(engine.act(prefix).actions)
 
-    taken: dict[str, list[float]] = {name: [] for name in (FREE, GUIDED, COMMITTED)}
+    times_by_way: dict[str, list[float]] = {name: [] for name in (FREE, GUIDED, COMMITTED)}
     for _ in range(max(1, runs // (2 * STEPS))):
-        for name, times in taken.items():
+        for name, times in times_by_way.items():
             for number in range(4 * STEPS):
                 synchronize(policy.device)
                 began_s = time.perf_counter()
@@ -118,20 +118,20 @@ def staggered(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
                 if number >= 2 * STEPS:  # the chunks of the way before are over
                     times.append(time.perf_counter() - began_s)
     engine.scheduler.cancel(*engine.scheduler.requests)
-    return {"staggered step": _compared(taken)}
+    return {"staggered step": _compared(times_by_way)}
 
 
 def running(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
     """Seconds of a chunk in full seats, in a lane with a thread, in turns."""
     engine = Engine(policy, fast=True, steps=STEPS, staggered=STEPS, slots=2 * STEPS + 6)
     engine.prepare([len(frame.images)], [len(policy.prompt(frame.instruction, frame.state))])
-    scheduler, taken = engine.scheduler, {name: list[float]() for name in (FREE, GUIDED, COMMITTED)}
+    scheduler, times_by_way = engine.scheduler, {name: list[float]() for name in (FREE, GUIDED, COMMITTED)}
     with engine.observe(frame) as prefix:
         agreements = agreed(engine.act(prefix).actions)
         scheduler.start()
         try:
             for _ in range(2 + max(1, runs // IN_ROW)):
-                for name, times in taken.items():
+                for name, times in times_by_way.items():
                     synchronize(policy.device)
                     began_s = time.perf_counter()
                     requests = [
@@ -143,7 +143,7 @@ def running(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
                     times.append((time.perf_counter() - began_s) / IN_ROW)
         finally:
             scheduler.stop()
-    return {"staggered, running": _compared({name: times[2:] for name, times in taken.items()})}
+    return {"staggered, running": _compared({name: times[2:] for name, times in times_by_way.items()})}
 
 
 def _step(engine: Engine, agreement: Agreement | None) -> None:
@@ -157,12 +157,14 @@ def _step(engine: Engine, agreement: Agreement | None) -> None:
 
 def agreed(previous: np.ndarray) -> Mapping[str, Agreement | None]:
     """What a new chunk is made to agree with, PAST actions after the previous one [H, D] began."""
-    rest = previous[PAST:] if len(previous) > PAST else previous
-    guided = Agreement("guidance", rest, DELAY, len(rest), "LINEAR", "identity", float(STEPS), 0)
+    continuation = previous[PAST:] if len(previous) > PAST else previous
+    guided = Agreement(
+        "guidance", continuation, DELAY, len(continuation), "LINEAR", "identity", float(STEPS), 0
+    )
     return {
         FREE: None,
         GUIDED: guided,
-        COMMITTED: Agreement("trained", rest[:DELAY], DELAY, DELAY, "", "", 0.0, 0),
+        COMMITTED: Agreement("trained", continuation[:DELAY], DELAY, DELAY, "", "", 0.0, 0),
         EXACT: replace(guided, jacobian="exact"),
     }
 
@@ -170,28 +172,28 @@ def agreed(previous: np.ndarray) -> Mapping[str, Agreement | None]:
 def in_turns(ways: Mapping[str, Callable[[], object]], engine: Engine, runs: int) -> dict[str, Any]:
     """Milliseconds of each way, which begins on an idle device, in turns."""
     device = engine.policy.device
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    times_by_way: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(WARM_UP + runs):
         for name, work in ways.items():
             synchronize(device)
             began_s = time.perf_counter()
             work()
-            taken[name].append(time.perf_counter() - began_s)
-    return _compared({name: times[WARM_UP:] for name, times in taken.items()})
+            times_by_way[name].append(time.perf_counter() - began_s)
+    return _compared({name: times[WARM_UP:] for name, times in times_by_way.items()})
 
 
 def _compared(taken: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Median and p99 of each, and the median of what it takes more than the free one of the same turn."""
     ms = {name: 1e3 * np.array(times) for name, times in taken.items()}
-    found: dict[str, Any] = {name: summary(times) for name, times in ms.items()}
+    rows: dict[str, Any] = {name: summary(times) for name, times in ms.items()}
     for name, times in ms.items():
         if name != FREE:
             more = float(np.median(times - ms[FREE]))
-            found[name] |= {
+            rows[name] |= {
                 "more_ms": round(more, 4),
-                "more_percent": round(100 * more / found[FREE]["p50_ms"], 2),
+                "more_percent": round(100 * more / rows[FREE]["p50_ms"], 2),
             }
-    return found
+    return rows
 
 
 BENCH = Bench(

@@ -138,7 +138,7 @@ def compared(part: str, given: Given) -> Row:
         "units": UNITS,
         "cases": [asdict(case) for case in cases],
     }
-    rows = [summary(one) for one in played]
+    rows = [summary(comparison) for comparison in played]
     return {part: {"pooled": pooled(played), "cases": rows, "plan": plan, "episodes": list(as_json(played))}}
 
 
@@ -149,10 +149,10 @@ def pooled(played: Sequence[Played]) -> list[Row]:
     which a measure is 0 without, such as the seam of `block`, are left out.
     """
     rows = []
-    for title in dict.fromkeys(one.case.title for one in played):
-        same = [one for one in played if one.case.title == title]
-        without = [episode for one in same for episode in one.without]
-        with_ = [episode for one in same for episode in one.with_]
+    for title in dict.fromkeys(comparison.case.title for comparison in played):
+        same = [comparison for comparison in played if comparison.case.title == title]
+        without = [episode for comparison in same for episode in comparison.without]
+        with_ = [episode for comparison in same for episode in comparison.with_]
         row: Row = {"title": title, "without": success(without), "with": success(with_)}
         row["success"] = gain([a.success for a in without], [b.success for b in with_])
         rows.append(row | {name: median(list(_shares(same, name))) for name in UNITS})
@@ -160,7 +160,7 @@ def pooled(played: Sequence[Played]) -> list[Row]:
 
 
 def _shares(same: Sequence[Played], name: str) -> Iterator[float]:
-    for pairs in zip(*(zip(one.without, one.with_) for one in same)):
+    for pairs in zip(*(zip(comparison.without, comparison.with_) for comparison in same)):
         counted = [
             (a, b) for a, b in pairs if getattr(a, name) and (name != "time_s" or (a.success and b.success))
         ]
@@ -196,10 +196,10 @@ def _measures(episodes: Sequence[Episode]) -> Row:
 
 def as_json(played: Sequence[Played]) -> Iterator[Row]:
     """Every episode: one row a case, lists by seed."""
-    for one in played:
-        row: dict[str, Any] = {"title": one.case.title, "family": one.case.family}
-        row |= {"condition": one.case.condition, "delay": one.case.timing.latency}
-        for way, episodes in (("without", one.without), ("with", one.with_)):
+    for comparison in played:
+        row: dict[str, Any] = {"title": comparison.case.title, "family": comparison.case.family}
+        row |= {"condition": comparison.case.condition, "delay": comparison.case.timing.latency}
+        for way, episodes in (("without", comparison.without), ("with", comparison.with_)):
             for name in ("success", *UNITS):
                 row[f"{way} {name}"] = [round(float(getattr(episode, name)), 5) for episode in episodes]
         yield row

@@ -190,7 +190,7 @@ def measure(kind: str, holds: int, folder: Path, caller: Caller) -> dict[str, An
     node_command = [sys.executable, "-m", "vla_accel_ros.nodes.trajectory", "--ros-args"]
     for name, value in parameters.items():
         node_command += ["-p", f"{name}:={value}"]
-    taken = []
+    calls_ms = []
     with (folder / "log.txt").open("ab") as log:
         commands = [node_command, [sys.executable, __file__, "--flood", kind]]
         processes = [subprocess.Popen(c, env=environment, stdout=log, stderr=log) for c in commands]
@@ -203,19 +203,19 @@ def measure(kind: str, holds: int, folder: Path, caller: Caller) -> dict[str, An
                     caller.wait_for(Motion.RUNNING)
                 else:
                     time.sleep(0.05)
-                taken.append(1e3 * caller.call_s("hold"))
+                calls_ms.append(1e3 * caller.call_s("hold"))
         finally:
             for process in processes:
                 process.terminate()
             for process in processes:
                 process.wait(20.0)
-    p50, p99 = np.quantile(taken, (0.5, 0.99))
+    p50, p99 = np.quantile(calls_ms, (0.5, 0.99))
     return {
         "kind": kind,
         "moving": kind in MOVES,
         "p50_ms": round(float(p50), 2),
         "p99_ms": round(float(p99), 2),
-        "max_ms": round(max(taken), 2),
+        "max_ms": round(max(calls_ms), 2),
     }
 
 

@@ -48,10 +48,10 @@ def front(given: Given) -> Row:
         ]
         for condition, horizon in cases
     }
-    played = play([job for each in jobs.values() for job in each], given, "horizon")
+    played = play([job for group in jobs.values() for job in group], given, "horizon")
     rows = []
-    for (condition, horizon), own in jobs.items():
-        episodes = [played[job] for job in own]
+    for (condition, horizon), episode_jobs in jobs.items():
+        episodes = [played[job] for job in episode_jobs]
         chunks_per_s = sum(episode.chunks_per_s for episode in episodes) / len(episodes)
         rows.append(
             {

@@ -89,8 +89,8 @@ def send(transport: str, width: int, height: int, seconds: float) -> None:
     begin, used = time.monotonic(), time.process_time()
     for frame in range(int((WARM_UP_S + seconds + 1.0) * RATE_HZ)):
         for camera in cameras:
-            with camera.frame(time.time_ns(), height, width) as place:
-                np.copyto(place, image)
+            with camera.frame(time.time_ns(), height, width) as pixels:
+                np.copyto(pixels, image)
         time.sleep(max(0.0, begin + (frame + 1) / RATE_HZ - time.monotonic()))
     print(json.dumps({"cpu": (time.process_time() - used) / (time.monotonic() - begin)}), flush=True)
     for camera in cameras:
@@ -157,9 +157,9 @@ def end(node: Any) -> None:
 
 def spin(executor: Any, seconds: float) -> None:
     """Serve callbacks for a time."""
-    over = time.monotonic() + seconds
-    while (left := over - time.monotonic()) > 0:
-        executor.spin_once(timeout_sec=left)
+    deadline_s = time.monotonic() + seconds
+    while (remaining_s := deadline_s - time.monotonic()) > 0:
+        executor.spin_once(timeout_sec=remaining_s)
 
 
 def of_transport(transport: str, width: int, height: int, seconds: float, domain: int) -> dict[str, Any]:

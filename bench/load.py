@@ -74,8 +74,8 @@ def openvla_shapes(config: OpenVLAConfig) -> Shapes:
 def piece(noise: Tensor, begin: int, count: int) -> Tensor:
     """So many numbers of a repeated array, from an offset on."""
     first = noise[begin : begin + count]
-    left = count - len(first)
-    return torch.cat((first, noise.repeat(-(-left // len(noise)))[:left])) if left else first
+    missing = count - len(first)
+    return torch.cat((first, noise.repeat(-(-missing // len(noise)))[:missing])) if missing else first
 
 
 def numbers(shapes: Shapes, seed: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -133,8 +133,8 @@ def write_pi05(folder: Path, small: bool) -> None:
         config = replace(
             PI05, vision=vision, prefix=stack, expert=replace(stack, width=128, mlp=512), vocab=9000
         )
-    said = {"vla_accel_ros": config.to_json()} if small else {"action_dim": 32, "action_horizon": 50}
-    write_pi(folder, config, said)
+    settings = {"vla_accel_ros": config.to_json()} if small else {"action_dim": 32, "action_horizon": 50}
+    write_pi(folder, config, settings)
 
 
 def write_pi(folder: Path, config: PiConfig, said: dict[str, Any], reach: float = 1.0) -> None:
@@ -158,14 +158,14 @@ def write_openvla(folder: Path, small: bool) -> None:
         config = replace(OPENVLA_7B, dino=tower, siglip=tower, prefix=llama)
     write_weights(folder, openvla_shapes(config), 20_000_000 if small else SHARD_BYTES)
     action = {"q01": [-1.0] * JOINTS, "q99": [1.0] * JOINTS, "mask": [True] * JOINTS}
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "model_type": "openvla",
         "text_config": {"model_type": "llama"},
         "norm_stats": {"robot": {"action": action}},
     }
     if small:
-        said["vla_accel_ros"] = config.to_json()
-    (folder / "config.json").write_text(json.dumps(said))
+        settings["vla_accel_ros"] = config.to_json()
+    (folder / "config.json").write_text(json.dumps(settings))
 
 
 WRITERS: dict[str, Callable[[Path, bool], None]] = {"pi05": write_pi05, "openvla": write_openvla}
@@ -180,11 +180,11 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     torch.zeros(1, device=device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    before, start = _status("VmRSS"), time.perf_counter()
+    before_kb, start = _status("VmRSS"), time.perf_counter()
     policy = load_policy(folder, device, getattr(torch, dtype), trained_as=trained_as(folder))
     seconds = time.perf_counter() - start
     model = sum(parameter.nbytes for parameter in policy.model.parameters())
-    beside = _status("VmHWM") - before - (model if device == "cpu" else 0)
+    more_kb = _status("VmHWM") - before_kb - (model if device == "cpu" else 0)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
     names = policy.config.image_names
     images = {name: np.zeros((224, 224, 3), np.uint8) for name in names}
@@ -195,7 +195,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     return {
         "seconds": round(seconds, 2),
         "model_gb": round(model / GB, 3),
-        "host_beside_gb": round(beside / GB, 3),
+        "host_beside_gb": round(more_kb / GB, 3),
         "device_peak_gb": None if peak is None else round(peak / GB, 3),
         "actions": list(actions.shape),
         "finite": bool(np.isfinite(actions).all()),
@@ -272,15 +272,15 @@ def measure_load(folder: Path, given: Given) -> dict[str, Any]:
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
         raise RuntimeError(f"loading {folder.name} failed:\n{ran.stderr}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    measured = json.loads(ran.stdout.splitlines()[-1])
     stored = sum(files) / GB
     return {
         "files": len(files),
         "stored_gb": round(stored, 3),
         "largest_file_gb": round(max(files) / GB, 3),
-        **found,
-        "gb_per_s": round(stored / found["seconds"], 2),
-        "within_bound": found["host_beside_gb"] <= 1.2 * max(files) / GB,
+        **measured,
+        "gb_per_s": round(stored / measured["seconds"], 2),
+        "within_bound": measured["host_beside_gb"] <= 1.2 * max(files) / GB,
     }
 
 

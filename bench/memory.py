@@ -82,13 +82,13 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
         loaded, load_peak = live.held.present, live.held.peak
         live.reset_peak()
         pool = KVPool(g, SLOTS, sizes.max_tokens, CPU, BF16)
-        made: Any
+        stages: Any
         if pi:
-            made = Stages(model, pool, precision=precision)
-            made.encode(views), made.prefill(views, prompt), made.denoise(1, STEPS)
+            stages = Stages(model, pool, precision=precision)
+            stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, STEPS)
         else:
             weights = precision if precision in (INT8, INT4) else None
-            made = PackedForward(model.stack, g, sizes.max_tokens, weights=weights)
+            stages = PackedForward(model.stack, g, sizes.max_tokens, weights=weights)
         gc.collect()
         final, peak = live.held.present, max(live.held.peak, load_peak)
     device = replace(load(DEVICE), fast_memory=False)

@@ -111,19 +111,19 @@ def of_nodes(
         for _ in range(max(1, round(options.seconds / options.window))):
             watch.spin(options.warm_up if not windows else SETTLE_S)
             pids = {**{node.name: node.pid for node in nodes.nodes}, **driving.pids}
-            one, tally = _window(watch, pids, options.window)
-            windows.append(one)
+            period, tally = _window(watch, pids, options.window)
+            windows.append(period)
             tallies.append(tally)
-        told = driving.end()
+        by_process = driving.end()
         return {
             "parameters": {name: dict(parameters[name]) for name in parameters},
             "ready_s": round(ready_s, 1),
-            **figures.figures(windows, told["cameras"]["stamps_ns"], "/positions/commands"),
+            **figures.figures(windows, by_process["cameras"]["stamps_ns"], "/positions/commands"),
             **summed(tallies),
             "stops": [
-                why
-                for at_ns, why in watch.stops
-                if any(one.begin_ns <= at_ns < one.end_ns for one in windows)
+                reason
+                for at_ns, reason in watch.stops
+                if any(period.begin_ns <= at_ns < period.end_ns for period in windows)
             ],
             "warnings": watch.warnings(),
         }
@@ -153,10 +153,10 @@ def _window(watch: Watch, pids: Mapping[str, int], seconds: float) -> tuple[Wind
     missed = {name: count - misses.get(name, 0) for name, count in watch.misses().items()}
     with Timelines() as timelines:
         since_s = (time.monotonic_ns() - begin_ns) * 1e-9
-        told, missing = timelines.read(since_s + MARGIN_S, ANSWER_S)
+        by_process, missing = timelines.read(since_s + MARGIN_S, ANSWER_S)
     if missing:
         raise RuntimeError(f"{' and '.join(missing)} did not tell what happened")
-    return figures.window(merged(told), begin_ns, end_ns), Tally(missed, cpu)
+    return figures.window(merged(by_process), begin_ns, end_ns), Tally(missed, cpu)
 
 
 def summed(tallies: Sequence[Tally]) -> dict[str, Any]:
@@ -219,17 +219,17 @@ def _options(node: str, given: Sequence[str]) -> dict[str, object]:
 
     from vla_accel_ros.nodes.params.tables import NODES
 
-    known, options = {one.name: one for one in NODES[node]}, dict[str, object]()
-    for one in given:
-        key, equals, text = one.partition("=")
-        if not equals or key not in known:
+    parameters, options = {parameter.name: parameter for parameter in NODES[node]}, dict[str, object]()
+    for parameter in given:
+        key, equals, text = parameter.partition("=")
+        if not equals or key not in parameters:
             raise ValueError(
-                f"--{node} {one} is no KEY=VALUE of a parameter of {node}: see config/params.yaml"
+                f"--{node} {parameter} is no KEY=VALUE of a parameter of {node}: see config/params.yaml"
             )
         value = yaml.safe_load(text)
-        if isinstance(known[key].default, float) and isinstance(value, int):
+        if isinstance(parameters[key].default, float) and isinstance(value, int):
             value = float(value)
-        known[key].check(value)
+        parameters[key].check(value)
         options[key] = value
     return options
 

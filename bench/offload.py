@@ -72,17 +72,17 @@ def options(add: Callable[..., Any]) -> None:
 
 def measure(given: Given) -> Iterator[Row]:
     """A row for each encoder. Raises RuntimeError if bits differ."""
-    wrong = set[str]()
+    different = set[str]()
     for name in given.towers:
         tower = {"pi0": pi0, "cogagent": cogagent}[name](given.device, given.small)
         cases = SMALL_CASES if given.small else CASES[name]
         with torch.inference_mode():
             row = measured(name, tower, cases, given.device)
         del tower
-        wrong |= {name for case in row["cases"] if not case["same_bits"]}
+        different |= {name for case in row["cases"] if not case["same_bits"]}
         yield row
-    if wrong:
-        raise RuntimeError(f"results with streamed weights have other bits: {', '.join(sorted(wrong))}.")
+    if different:
+        raise RuntimeError(f"results with streamed weights have other bits: {', '.join(sorted(different))}.")
 
 
 def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.device) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.devic
         print("  " + "  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
         del ring
     cheap = [row for row in rows if row["slower"] <= CHEAP]
-    most = max(cheap, key=lambda row: (row["streamed"], row["freed_mb"]), default=None)
+    largest = max(cheap, key=lambda row: (row["streamed"], row["freed_mb"]), default=None)
     needed = total / (1e-3 * resident_ms)
-    found = {
+    figures = {
         "tower": name,
         "layers": tower.layers,
         "tokens": tower.rows,
@@ -138,12 +138,12 @@ def measured(name: str, tower: Tower, cases: Iterable[Case], device: torch.devic
         "bandwidth_gb_s": round(bandwidth / 1e9, 2),
         "needed_gb_s": round(needed / 1e9, 2),
         "share_that_bandwidth_hides": round(min(1.0, bandwidth / needed), 4),
-        "largest_share_at_1_percent": 0.0 if most is None else most["share"],
+        "largest_share_at_1_percent": 0.0 if largest is None else largest["share"],
         "freed_mb_at_1_percent": max((row["freed_mb"] for row in cheap), default=0.0),
         "cases": rows,
     }
-    print("  " + "  ".join(f"{key} {found[key]}" for key in list(found)[4:-1]), flush=True)
-    return found
+    print("  " + "  ".join(f"{key} {figures[key]}" for key in list(figures)[4:-1]), flush=True)
+    return figures
 
 
 def latency_ms(call: Callable[[], object], device: torch.device) -> float:
@@ -214,8 +214,8 @@ def cogagent(device: torch.device, small: bool) -> Tower:
             self.out.copy_(x)
 
     def stage(ring: LayerRing) -> tuple[Stage, torch.Tensor]:
-        made = Layers(ring)
-        return made, made.out
+        stage_of = Layers(ring)
+        return stage_of, stage_of.out
 
     def ring(share: float, slots: int | None) -> LayerRing:
         layers = [

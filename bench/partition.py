@@ -108,13 +108,15 @@ class Stations:
         self._actor.rehearse(self._acted, self._length, STEPS)
 
     def chunk(self) -> None:
-        place = [self._acted], [self._length]
-        self._in("action", lambda: self._stages.act(self._noise, self._state, *place, STEPS))
+        buffers = [self._acted], [self._length]
+        self._in("action", lambda: self._stages.act(self._noise, self._state, *buffers, STEPS))
 
     def _observe(self, slot: int) -> int:
-        found: list[int] = []
-        self._in("vision", lambda: found.extend(self._stages.observe([self._images], [self._words], [slot])))
-        return found[0]
+        lengths: list[int] = []
+        self._in(
+            "vision", lambda: lengths.extend(self._stages.observe([self._images], [self._words], [slot]))
+        )
+        return lengths[0]
 
     def _in(self, lane: str, work: Run, wait: bool = True) -> None:
         with self._lanes[lane].computing():
@@ -141,12 +143,12 @@ def timed(work: Run, runs: int) -> np.ndarray:
     """Seconds [runs], after a warm-up."""
     for _ in range(3):
         work()
-    found = np.empty(runs)
+    times_s = np.empty(runs)
     for index in range(runs):
         began_s = time.perf_counter()
         work()
-        found[index] = time.perf_counter() - began_s
-    return found
+        times_s[index] = time.perf_counter() - began_s
+    return times_s
 
 
 def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
@@ -183,37 +185,37 @@ def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
 
 def switching(policy: Policy, arguments: Given) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The cost of switching between two captured splits, and what "auto" chooses."""
-    chosen: list[dict[str, Any]] = []
+    choices: list[dict[str, Any]] = []
     for rate_hz in RATES_HZ:
         engine = make(policy, arguments, partition="auto", camera_hz=VISION_HZ, action_hz=rate_hz)
         partitioned = engine.runner.partitioned
         split = None if partitioned.split is None else str(partitioned.split)
-        measured = [asdict(one) for one in partitioned.measured]
-        chosen.append({"action_hz": rate_hz, "split": split, "why": partitioned.why, "measured": measured})
+        measured = [asdict(split_time) for split_time in partitioned.measured]
+        choices.append({"action_hz": rate_hz, "split": split, "why": partitioned.why, "measured": measured})
         print(f"{rate_hz:5.0f} Hz: {partitioned.why}", flush=True)
     streams = engine.runner.partitioned.streams
     if streams is None or len(streams.splits) < 2:
-        return {}, chosen
+        return {}, choices
     stations = Stations(engine, arguments.views, arguments.prompt)
     two = streams.splits[0], streams.splits[-1]
     count = 4 * arguments.runs
-    taken: dict[str, float] = {}
+    times_ms: dict[str, float] = {}
     for one_side in two:
         streams.use(one_side)
         stations.step()
-        taken[str(one_side)] = _each_ms(engine, lambda index: stations.step(False), count)
+        times_ms[str(one_side)] = _each_ms(engine, lambda index: stations.step(False), count)
     streams.use(two[0])
 
     def to_and_fro(index: int) -> None:
         with streams.on("action"), streams.elsewhere("action", two[index % 2]):
             stations.step_here()
 
-    taken["to and fro"] = _each_ms(engine, to_and_fro, count)
-    one, other, both = taken.values()
+    times_ms["to and fro"] = _each_ms(engine, to_and_fro, count)
+    split_time, other, both = times_ms.values()
     # Each pair of steps goes there and back: two switches.
-    found = {"steps_ms": taken, "switch_ms": round(both - (one + other) / 2, 4)}
-    print(f"a switch: {found['switch_ms']:.4f} ms ({taken})", flush=True)
-    return found, chosen
+    figures = {"steps_ms": times_ms, "switch_ms": round(both - (split_time + other) / 2, 4)}
+    print(f"a switch: {figures['switch_ms']:.4f} ms ({times_ms})", flush=True)
+    return figures, choices
 
 
 def _each_ms(engine: Engine, work: Callable[[int], object], count: int) -> float:

@@ -75,11 +75,11 @@ def measure(name: str, given: Given) -> Row:
     part: Row = {"rows": [], "runs": [run], "not_measured": list(cells), "counts": counts}
     began_s = time.monotonic()
     measure_cell = make()
-    for cell, what in cells.items():
+    for cell, settings in cells.items():
         if time.monotonic() - began_s > given.budget_s:
             break
         try:
-            figures = measure_cell(what)
+            figures = measure_cell(settings)
         except Exception as error:
             traceback.print_exc()
             part.setdefault("failed", {})[cell] = f"{type(error).__name__}: {error}"

@@ -79,8 +79,8 @@ def on_device(given: Given) -> None:
         given.runs,
         given.seconds,
     )
-    for kind, why in compared["left_out"].items():
-        print(f"left out: {kind}, as {why}")
+    for kind, reason in compared["left_out"].items():
+        print(f"left out: {kind}, as {reason}")
     for row in compared["memory"]:
         used_gb, case = row["measured_bytes"] / 1e9, f"{row['model']} {row['views']} views {row['precision']}"
         print(f"memory {case}: {used_gb:.2f} GB, plan {row['off_percent']:+.1f} %")
@@ -95,12 +95,12 @@ def on_device(given: Given) -> None:
 def shapes(tuned: Row) -> Iterator[str]:
     """The products of 8-bit rows that `vla tune --weights w8a8` timed, as `gemm` in a device
     file."""
-    known = {product.name: product for product in products(PI05, (2, 1, 3), tuned["about"]["batches"])}
+    by_name = {product.name: product for product in products(PI05, (2, 1, 3), tuned["about"]["batches"])}
     for label, gain in tuned["done"].items():
         name, _, end = label.rpartition(", ")
         if end != "w8a8 rows" or gain is None:
             continue
-        product = known[name]
+        product = by_name[name]
         gated = product.finish == "gated"
         dtype = f"int8 {GATED if gated else ROWS}"
         columns = product.columns * (2 if gated else 1)

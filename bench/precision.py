@@ -82,13 +82,13 @@ def bundled(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
             engine = Engine(policy, step_dt_s=STEP_DT_S, fast=True, precision=precision)
             actions = chunks(engine, observations)
             same = actions if same is None else same
-            apart = actions - exact
+            error = actions - exact
             case = {
                 "dtype": str(dtype).removeprefix("torch."),
                 "precision": precision,
-                "rms_mrad": 1e3 * float(np.sqrt(np.mean(apart**2))),
-                "max_mrad": 1e3 * float(np.abs(apart).max()),
-                "to_float32": float(np.linalg.norm(apart) / moved),
+                "rms_mrad": 1e3 * float(np.sqrt(np.mean(error**2))),
+                "max_mrad": 1e3 * float(np.abs(error).max()),
+                "to_float32": float(np.linalg.norm(error) / moved),
                 "to_exact": float(np.linalg.norm(actions - same) / moved),
                 "copies_mb": engine.runner.copied_bytes / 1e6,
             }

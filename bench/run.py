@@ -123,15 +123,15 @@ def run(bench: Bench, given: Given) -> int:
 
 
 def _measure(bench: Bench, given: Given) -> None:
-    kept: Row = {}
+    stored: Row = {}
     if (bench.key or bench.parts) and given.file is not None and given.file.exists():
-        kept = json.loads(given.file.read_text())
+        stored = json.loads(given.file.read_text())
     for name in given.parts if bench.parts else ():
         if name == given.parts[0]:
-            given.document = kept
-        kept |= bench.parts[name](given)
-        kept.setdefault("parts", {})[name] = provenance()
-        write(given.file, kept)
+            given.document = stored
+        stored |= bench.parts[name](given)
+        stored.setdefault("parts", {})[name] = provenance()
+        write(given.file, stored)
     if bench.measure is None:
         return
     options = {name: getattr(given, name, None) for name in given.option_names}
@@ -139,7 +139,7 @@ def _measure(bench: Bench, given: Given) -> None:
     document |= {**bench.about, "load": round(os.getloadavg()[0], 2), **provenance()}
     if bench.gpu:
         document["dtype"] = str(given.dtype).removeprefix("torch.")
-    document[bench.rows] = kept.get(bench.rows, []) if bench.key else []
+    document[bench.rows] = stored.get(bench.rows, []) if bench.key else []
     for row in bench.measure(given):
         if row is not None:
             document[bench.rows] = [*_others(document[bench.rows], row, bench.key), row]
@@ -190,9 +190,9 @@ def write(file: Path | None, document: Row) -> None:
     """Write a file of results at once, so that it is whole whenever the bench ends."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix(".part")
-        beside.write_text(json.dumps(document, indent=1) + "\n")
-        beside.replace(file)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(document, indent=1) + "\n")
+        part.replace(file)
 
 
 def shown(row: Row) -> str:

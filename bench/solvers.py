@@ -33,9 +33,9 @@ def options(add: Callable[..., Any]) -> None:
 def errors(given: Given) -> Row:
     """Of every solver and number of steps."""
     steps = [5] if given.small else list(command.STEPS)
-    chosen = {"bag": None, "solvers": list(SOLVERS), "steps": steps, "device": "cpu", "dtype": None}
-    chosen["trained_as"] = ""
-    return {"errors": command.measure(argparse.Namespace(**vars(given) | chosen), {})}
+    arguments = {"bag": None, "solvers": list(SOLVERS), "steps": steps, "device": "cpu", "dtype": None}
+    arguments["trained_as"] = ""
+    return {"errors": command.measure(argparse.Namespace(**vars(given) | arguments), {})}
 
 
 def success(given: Given) -> Row:

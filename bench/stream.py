@@ -85,7 +85,7 @@ def cases_of(policy: Policy, kind: str, way: str, given: Given) -> Iterator[Row]
         for setting in given.settings:
             row = measure(policy, frames, way, setting, given)
             first = first or row
-            work, first_work = (_work(each["saturated"], first["alone_ms"]) for each in (row, first))
+            work, first_work = (_work(case["saturated"], first["alone_ms"]) for case in (row, first))
             row["saturated"] |= {"work": round(work, 4), "against_first": round(work / first_work, 4)}
             state = "pageable" if given.pageable else locked[0][1].lock.state
             yield {"kind": kind, "way": way, "setting": setting, "frames": state, **row}
@@ -118,17 +118,17 @@ def measure(
     rates = {"vision": VISION_HZ, "action": arguments.joints, "language": LANGUAGE_HZ}
     with Streamed(engine, Camera(frames, VISION_HZ), arguments.joints, rates) as streamed:
         time.sleep(arguments.warm_up)
-        found = figures(streamed, arguments.seconds)
+        figures_of_run = figures(streamed, arguments.seconds)
     endless = {"vision": 1e3, "action": 1e3, "language": 1e3}
     with Streamed(engine, Camera(frames, 1e3), 1e3, endless, deadline_s=ENDLESS_S) as streamed:
         time.sleep(min(arguments.warm_up, 1.0))
         streamed.begin()
         time.sleep(arguments.saturated)
         done, seconds = streamed.end()
-    chosen = engine.runner.partitioned.why
+    reason = engine.runner.partitioned.why
     alone_ms = {name: round(1e3 * cost, 4) for name, cost in costs.items()}
     rates_hz = {name: round(number / seconds, 2) for name, number in done.items()}
-    return {**found, "partition": chosen, "alone_ms": alone_ms, "saturated": {"rates_hz": rates_hz}}
+    return {**figures_of_run, "partition": reason, "alone_ms": alone_ms, "saturated": {"rates_hz": rates_hz}}
 
 
 def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
@@ -138,10 +138,10 @@ def _work(saturated: dict[str, Any], alone_ms: dict[str, float]) -> float:
 
 def options_of(setting: str) -> dict[str, Any]:
     """The engine options of a setting. Raises ValueError for an invalid one."""
-    lanes, *others = setting.split(",")
-    given = {"lanes": lanes, **read_options(others, setting)}
-    EngineConfig(fast=True, staggered=STEPS, **given)
-    return given
+    lanes, *words = setting.split(",")
+    settings = {"lanes": lanes, **read_options(words, setting)}
+    EngineConfig(fast=True, staggered=STEPS, **settings)
+    return settings
 
 
 def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     streamed.begin()
     time.sleep(seconds)
     done, took_s = streamed.end()
-    came = np.array(streamed.came_s)
+    arrival_s = np.array(streamed.came_s)
     given_up = streamed.stream.degradation
     chunks = done["chunks"] + done["first_chunks"]
     return {
         "vision": {"hz": round(done["frames"] / took_s, 3), "dropped": streamed.dropped},
-        "chunks": {"hz": round(chunks / took_s, 2), "interval": summary(1e3 * np.diff(came))},
+        "chunks": {"hz": round(chunks / took_s, 2), "interval": summary(1e3 * np.diff(arrival_s))},
         "first_chunk": summary(1e3 * np.array(streamed.first_s)),
         "tokens_hz": round(done["tokens"] / took_s, 2),
         "misses": {stats.name: stats.misses for stats in streamed.stream.stats()},

@@ -1,6 +1,6 @@
 """Assigned names are nouns of the field, and files are short: shares and limits by room, which only go down.
 
-A room is a folder of the package. Its share counts the names that assignments and loops bind (not parameters)
+A room is a folder of the package, or bench or test. Its share counts the names that assignments and loops bind (not parameters)
 and are in VAGUE. Who renames in a room lowers its limit. `python test/test_words.py` prints all shares.
 """
 
@@ -28,6 +28,7 @@ VAGUE = frozenset(WORDS.split())
 
 LIMITS = {
     TOP: 0.01,
+    "bench": 0.02,
     "contract": 0.01,
     "control": 0.01,
     "engine": 0.13,
@@ -39,7 +40,8 @@ LIMITS = {
     "recording": 0.01,
     "sensing": 0.01,
     "sim": 0.01,
-    "tools": 0.03,
+    "test": 0.072,
+    "tools": 0.02,
 }
 """Room -> the greatest share of vague names. They end at 0.01 for every room, and 0.13 for engine."""
 
@@ -68,7 +70,16 @@ def files() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """Of the package, and of what is beside it."""
+    beside = (path for folder in ("bench", "test") for path in sorted((ROOT / folder).rglob("*.py")))
+    return files() | {path: ast.parse(path.read_text()) for path in beside}
+
+
 def room(path: Path) -> str:
+    if not path.is_relative_to(PACKAGE):
+        return path.relative_to(ROOT).parts[0]
     parts = path.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else TOP
 
@@ -80,14 +91,14 @@ def length(path: Path) -> int:
 @cache
 def assigned() -> Counter[str]:
     """Room -> how many names are assigned in it."""
-    return Counter(room(path) for path, tree in files().items() for _ in names(tree))
+    return Counter(room(path) for path, tree in sources().items() for _ in names(tree))
 
 
 @cache
 def vague() -> dict[str, list[str]]:
     """Room -> every vague name, as file:line: name."""
     places: dict[str, list[str]] = {name: [] for name in assigned()}
-    for path, tree in files().items():
+    for path, tree in sources().items():
         places[room(path)] += [
             f"{path.relative_to(ROOT)}:{name.lineno}: {name.id}" for name in names(tree) if name.id in VAGUE
         ]

@@ -17,10 +17,10 @@ from rclpy.time import Time
 def shift(seconds: float) -> None:
     """Shift all of this process's clocks but the steady one ahead by so many seconds."""
     ahead, ahead_ns = Duration(nanoseconds=round(seconds * 1e9)), round(seconds * 1e9)
-    now, time_s, time_ns = Clock.now, time.time, time.time_ns
+    read, time_s, time_ns = Clock.now, time.time, time.time_ns
 
     def shifted(clock: Clock) -> Time:
-        return now(clock) if clock.clock_type == ClockType.STEADY_TIME else now(clock) + ahead
+        return read(clock) if clock.clock_type == ClockType.STEADY_TIME else read(clock) + ahead
 
     Clock.now = shifted
     time.time, time.time_ns = lambda: time_s() + seconds, lambda: time_ns() + ahead_ns

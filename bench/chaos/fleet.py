@@ -62,24 +62,24 @@ class Fleet:
 
         def process(name: str, module: str, namespace: str, offset_s: float, **parameters: object) -> None:
             remaps = Network.renamed() if module == "fleet_inference" else {}
-            full, chosen = f"vla_accel_ros.nodes.{module}", {**common, **parameters}
+            full, parameter_values = f"vla_accel_ros.nodes.{module}", {**common, **parameters}
             self.processes[name] = Process(
-                name, full, namespace, chosen, remaps, offset_s, environment, folder
+                name, full, namespace, parameter_values, remaps, offset_s, environment, folder
             )
 
         for number, (name, offset_s) in enumerate(zip(names, OFFSETS_S)):
             node = rclpy.create_node("drivers", namespace=name, context=self._context)
             self.robots[name] = Robot(node, number, contract, offset_s)
-            own = {"statistics": statistics_of(number), "chunk_messages_hz": 0.0}
-            process(f"{name}/inference", "fleet_inference", name, offset_s, engine="fleet", **own)
+            settings = {"statistics": statistics_of(number), "chunk_messages_hz": 0.0}
+            process(f"{name}/inference", "fleet_inference", name, offset_s, engine="fleet", **settings)
             process(f"{name}/trajectory", "trajectory", name, offset_s, lead_s=lead_s)
         self.scheduler = "scheduler"
-        own = {"model": str(model), "statistics": statistics_of(0), "steps": 2, "gone_s": 6.0}
-        process(self.scheduler, "fleet", "", 0.0, staggered=2, torch_threads=1, **own)
+        settings = {"model": str(model), "statistics": statistics_of(0), "steps": 2, "gone_s": 6.0}
+        process(self.scheduler, "fleet", "", 0.0, staggered=2, torch_threads=1, **settings)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
         self._executor = DirectExecutor(context=self._context)
-        for one in (self.node, *(robot.node for robot in self.robots.values())):
-            self._executor.add_node(one)
+        for ros_node in (self.node, *(robot.node for robot in self.robots.values())):
+            self._executor.add_node(ros_node)
         self._thread = threading.Thread(target=self._spin, daemon=True)
 
     def __enter__(self) -> Fleet:
@@ -140,8 +140,8 @@ class Fleet:
         for line in message.status:
             if line.name.startswith("fleet_scheduler: "):
                 values = {pair.key: pair.value for pair in line.values}
-                said = {"message": line.message, "heard_s": str(time.monotonic()), **values}
-                self.diagnostics[line.name.removeprefix("fleet_scheduler: ")] = said
+                report = {"message": line.message, "heard_s": str(time.monotonic()), **values}
+                self.diagnostics[line.name.removeprefix("fleet_scheduler: ")] = report
 
     def _spin(self) -> None:
         with suppress(ExternalShutdownException):

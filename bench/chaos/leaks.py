@@ -35,7 +35,7 @@ LEASE_S = 40.0
 def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) -> list[dict[str, Any]]:
     """Of each process that lived long_s more than settled_s after it was ready: how its own memory grew (MB a
     minute), what it has mapped, threads and descriptors, and how often others were killed meanwhile."""
-    found = []
+    holders = []
     killed_s = sorted(at_ns * 1e-9 for process in fleet.processes.values() for at_ns in process.killed_ns)
     for name, process in fleet.processes.items():
         for number in range(1, process.starts + 1):
@@ -47,7 +47,7 @@ def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) ->
             first, last = life[0], life[-1]
             minutes = [(used.at_s - first.at_s) / 60 for used in life]
             slope = np.polyfit(minutes, [used.own_mb for used in life], 1)[0]
-            found.append(
+            holders.append(
                 {
                     "process": name,
                     "minutes": round(minutes[-1], 1),
@@ -59,29 +59,33 @@ def lives(fleet: Fleet, settled_s: float = SETTLED_S, long_s: float = LONG_S) ->
                     "descriptors": [used.descriptors for used in (first, last)],
                 }
             )
-    return found
+    return holders
 
 
 def faults(left: dict[str, Any], lives: Sequence[dict[str, Any]], kills: int) -> list[str]:
     """Return what leaked, one sentence each. left: result of `rest`; lives: result of `lives`."""
-    said = []
+    sentences = []
     if not left["idle"]:
         seats = f"room {left['room']} of {left['most']}, slots in use {left['slots_in_use']}"
-        said.append(f"the scheduler is not idle: {left['waiting']} requests wait, {seats}")
-    said += [f"{stranger} is still in the graph" for stranger in left["strangers_in_the_graph"]]
+        sentences.append(f"the scheduler is not idle: {left['waiting']} requests wait, {seats}")
+    sentences += [f"{stranger} is still in the graph" for stranger in left["strangers_in_the_graph"]]
     memory = left["shared_memory"]
     if memory["files"] > FILES_A_KILL * kills or memory["mb"] > MB_A_KILL * kills:
-        said.append(f"{kills} kills left {memory['files']} files of {memory['mb']} MB in /dev/shm")
+        sentences.append(f"{kills} kills left {memory['files']} files of {memory['mb']} MB in /dev/shm")
     if memory["segments_of_this_package"]:
-        said.append(f"{memory['segments_of_this_package']} segments of this package have no writer any more")
+        sentences.append(
+            f"{memory['segments_of_this_package']} segments of this package have no writer any more"
+        )
     for life in lives:
-        for what, most in MOST.items():
-            first, last = life[what]
-            grew, allowed = last - first, most[0] + most[1] * life["kills"] + most[2] * life["minutes"]
+        for quantity, bounds in MOST.items():
+            first, last = life[quantity]
+            grew, allowed = last - first, bounds[0] + bounds[1] * life["kills"] + bounds[2] * life["minutes"]
             if grew > allowed:
                 which = f"{life['process']}, {life['minutes']} minutes and {life['kills']} kills of others"
-                said.append(f"{which}: {what} from {first} to {last}, at most {allowed:.1f} more are allowed")
-    return said
+                sentences.append(
+                    f"{which}: {quantity} from {first} to {last}, at most {allowed:.1f} more are allowed"
+                )
+    return sentences
 
 
 def rest(fleet: Fleet, patience_s: float = LEASE_S) -> dict[str, Any]:
@@ -131,12 +135,12 @@ def _strangers(fleet: Fleet) -> list[str]:
     kinds = ("drivers", "inference", "trajectory")
     due = Counter(f"{robot}/{kind}" for robot in fleet.robots for kind in kinds)
     due.update(["/network", "/fleet_scheduler"])
-    found = [f"node {name}" for name in (names - due).elements()]
+    strangers = [f"node {name}" for name in (names - due).elements()]
     for robot in fleet.robots:
         for name in (*TOLD, *HEARD):
-            for ends, what in (
+            for ends, word in (
                 (fleet.node.count_publishers(f"{robot}/fleet/{name}"), "publisher"),
                 (fleet.node.count_subscribers(f"{robot}/fleet/{name}"), "subscription"),
             ):
-                found += [f"{what} of {robot}/fleet/{name}"] * max(0, ends - 1)
-    return found
+                strangers += [f"{word} of {robot}/fleet/{name}"] * max(0, ends - 1)
+    return strangers

@@ -94,9 +94,9 @@ class Network:
         if draw() < weather.lost:
             self.counts["lost"] += 1
             return
-        late = draw() < weather.late
-        self.counts["late"] += late
-        self._send(link, data, draw() * (weather.late_s if late else weather.delay_s))
+        is_late = draw() < weather.late
+        self.counts["late"] += is_late
+        self._send(link, data, draw() * (weather.late_s if is_late else weather.delay_s))
         if draw() < weather.doubled:
             self.counts["doubled"] += 1
             self._send(link, data, draw() * weather.late_s)

@@ -127,18 +127,18 @@ class Process(NodeProcess):
 def abandoned(names: set[str]) -> dict[str, int]:
     """Return the size of files in /dev/shm that killed processes left and no process uses, in bytes."""
     used = {path.name for entry in Path("/proc").glob("[0-9]*") for path in mapped(int(entry.name))}
-    found = {}
+    sizes = {}
     for name in names - used:
         with suppress(OSError):
-            found[name] = (SHARED / name).stat().st_blocks * 512
-    return found
+            sizes[name] = (SHARED / name).stat().st_blocks * 512
+    return sizes
 
 
 def segments() -> list[str]:
     """Shared memory of this package that no living writer has locked."""
-    found = []
+    names = []
     for path in SHARED.glob("vla_accel_ros.*"):
         with suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            found.append(path.name)
-    return found
+            names.append(path.name)
+    return names

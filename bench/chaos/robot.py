@@ -99,7 +99,7 @@ class Robot:
         self._asked_s = 0.0
         rng = np.random.default_rng(number)
         pictures = pictures or [rng.integers(256, size=(SIDE, SIDE, 3), dtype=np.uint8) for _ in range(8)]
-        self._size, self._pixels = pictures[0].shape, [array("B", one.tobytes()) for one in pictures]
+        self._size, self._pixels = pictures[0].shape, [array("B", picture.tobytes()) for picture in pictures]
         node.create_timer(1 / JOINTS_HZ, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def instruct(self, words: str) -> None:
@@ -123,21 +123,24 @@ class Robot:
 
     def goes_on_ns(self, since_ns: int) -> int | None:
         """When it was first commanded, while running, by a chunk of an observation after the given time."""
-        fresh = next((at for at, stamp in self.chunks_after(since_ns) if stamp >= since_ns), None)
+        fresh = next((time_ns for time_ns, stamp in self.chunks_after(since_ns) if stamp >= since_ns), None)
         if fresh is None:
             return None
-        return next((at for at in _after(self.sent, fresh) if self._ran(at)), None)
+        return next((time_ns for time_ns in _after(self.sent, fresh) if self._ran(time_ns)), None)
 
     def is_silent(self, at_ns: int) -> bool:
         """Whether at this time it neither moved nor said why."""
-        state, reasons = next(((s, r) for at, s, r in reversed(self.told) if at <= at_ns), (0, ()))
+        state, reasons = next(((s, r) for time_ns, s, r in reversed(self.told) if time_ns <= at_ns), (0, ()))
         return state == Motion.RUNNING or not any(reasons)
 
     def moves_after_s(self, since_ns: int) -> float:
         """How long it moved on after the given time without a chunk of a later observation; call it after
         `judge`."""
-        came = (*self.chunks_after(since_ns), *(one for one in self.followed if one[0] >= since_ns))
-        fresh = [at for at, stamp in came if stamp >= since_ns]
+        came = (
+            *self.chunks_after(since_ns),
+            *(message for message in self.followed if message[0] >= since_ns),
+        )
+        fresh = [time_ns for time_ns, stamp in came if stamp >= since_ns]
         until_ns = min(fresh, default=time.monotonic_ns())
         first, last = np.searchsorted(self._moving_ns, (since_ns, until_ns))
         return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
@@ -145,7 +148,10 @@ class Robot:
     def _ran(self, at_ns: int) -> bool:
         """Return whether it executes what is sent at this time; `motion` reports that just after."""
         told_ns = at_ns + round(TOLD_S * S)
-        return next((state for at, state, _ in reversed(self.told) if at <= told_ns), 0) == Motion.RUNNING
+        return (
+            next((state for time_ns, state, _ in reversed(self.told) if time_ns <= told_ns), 0)
+            == Motion.RUNNING
+        )
 
     def chunks_after(self, since_ns: int) -> list[tuple[int, int]]:
         """Return the chunks heard since the given time."""
@@ -166,17 +172,17 @@ class Robot:
             limits = JointLimits.of(joints[name] for name in controller.joints)
             times, positions = controller.path(now_ns)
             found = judge_path(times, positions, limits, *controller.exceptions)
-            broken += [f"{self.name}/{topic} {one}" for one in found]
+            broken += [f"{self.name}/{topic} {sentence}" for sentence in found]
             speeds = np.abs(np.diff(positions, axis=0)).max(axis=1) * 500
             moved_s += float((speeds > MOVES_RAD_S).sum()) / 500
             if len(controller.joints) > 1:
                 self._moving_ns = times[1:][speeds > MOVES_RAD_S]
                 broken += self._moves_too_long(self._moving_ns)
-        wrong = [f"{self.name}: {one}" for one in self.wrong]
-        rejected = [one for c in self._controllers.values() for one in c.rejected]
+        faults = [f"{self.name}: {sentence}" for sentence in self.wrong]
+        rejected = [sentence for c in self._controllers.values() for sentence in c.rejected]
         return {
             "broken": broken,
-            "wrong": wrong,
+            "wrong": faults,
             "rejected": [*rejected, *self.refused.elements()],
             "moved_s": moved_s,
             "chunks": len(self.chunks),

@@ -87,18 +87,18 @@ def play(
     all robots go on. patience_s: time allowed for them to go on."""
     rng, began_s = random.Random(seed + 1), time.monotonic()
     names, done, open_ = list(fleet.robots), list[Kill](), list[tuple[Kill, int]]()
-    for one in planned:
-        kill = _kill(fleet, one.kind, names[one.robot], one.share, began_s)
+    for plan in planned:
+        kill = _kill(fleet, plan.kind, names[plan.robot], plan.share, began_s)
         open_.append((kill, time.monotonic_ns()))
         done.append(kill)
-        late = time.monotonic() - began_s > most_s
-        if one.at_once and one is not planned[-1] and not late:
+        is_late = time.monotonic() - began_s > most_s
+        if plan.at_once and plan is not planned[-1] and not is_late:
             continue
         for kill, since_ns in open_:
             _measure(fleet, kill, since_ns, patience_s)
         open_ = []
         _tell(f"{len(done)}/{len(planned)} {asdict(kill)}")
-        if late:
+        if is_late:
             break
         fleet.until(lambda: False, pause_s * (0.5 + rng.random()))
     return done
@@ -142,18 +142,18 @@ def _measure(fleet: Fleet, kill: Kill, since_ns: int, patience_s: float) -> None
     said_ns = ready_ns(fleet, kill.victim, up_ns)
     kill.ready_s = None if said_ns is None else (said_ns - up_ns) * 1e-9
     for name, robot in fleet.robots.items():
-        told = [one for one in robot.told if one[0] >= since_ns]
-        stopped = any(state != Motion.RUNNING for _, state, _ in told)
+        changes = [change for change in robot.told if change[0] >= since_ns]
+        stopped = any(state != Motion.RUNNING for _, state, _ in changes)
         if name not in ours:
             kill.others += [name] * stopped
             continue
         moved_ns, whole_ns = robot.goes_on_ns(up_ns), _whole_ns(fleet, name, up_ns)
         kill.resumed_s[name] = None if moved_ns is None else max(0.0, (moved_ns - whole_ns) * 1e-9)
         heard_ns = whole_ns + round(HEARD_S * 1e9)
-        late = moved_ns is None or moved_ns > heard_ns
-        kill.silent += [name] * (late and robot.is_silent(heard_ns))
+        is_late = moved_ns is None or moved_ns > heard_ns
+        kill.silent += [name] * (is_late and robot.is_silent(heard_ns))
         kill.stood += [name] * stopped
-        kill.said += [reason for _, _, reasons in told for reason in reasons][:2]
+        kill.said += [reason for _, _, reasons in changes for reason in reasons][:2]
 
 
 def _whole_ns(fleet: Fleet, robot: str, since_ns: int) -> int:
@@ -171,22 +171,24 @@ def ready_ns(fleet: Fleet, victim: str, since_ns: int) -> int | None:
     """Return when the restarted process first published to its robots, to the scheduler, or on `motion`."""
     robot, _, kind = victim.rpartition("/")
     if kind == TRAJECTORY:
-        heard = [at for at, *_ in fleet.robots[robot].told]
+        heard = [time_ns for time_ns, *_ in fleet.robots[robot].told]
     elif victim == fleet.scheduler:
-        heard = [at for name in fleet.robots for at in fleet.network.begun.get((name, "admission"), ())]
+        heard = [
+            time_ns for name in fleet.robots for time_ns in fleet.network.begun.get((name, "admission"), ())
+        ]
     else:
         heard = fleet.network.begun.get((robot, "robot"), [])
-    return min((at for at in heard if at >= since_ns), default=None)
+    return min((time_ns for time_ns in heard if time_ns >= since_ns), default=None)
 
 
 def report(kills: list[Kill]) -> dict[str, Any]:
     """Return, for each kind of kill, its number, the number during a request, and quantiles of the times."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for kind in KINDS:
         ours = [kill for kill in kills if kill.kind == kind]
         times = sorted(s for kill in ours for s in kill.resumed_s.values() if s is not None)
         ready = sorted(kill.up_s + kill.ready_s for kill in ours if kill.ready_s is not None)
-        found[kind] = {
+        rows[kind] = {
             "kills": len(ours),
             "mid_request": sum(kill.mid_request for kill in ours),
             "stood": sum(bool(kill.stood) for kill in ours),
@@ -197,7 +199,7 @@ def report(kills: list[Kill]) -> dict[str, Any]:
             "moves_after_s": round(max((kill.moves_after_s for kill in ours), default=0.0), 2),
             "goes_on_s": {"p50": _at(times, 0.5), "p99": _at(times, 0.99), "max": _at(times, 1.0)},
         }
-    return found
+    return rows
 
 
 def _at(times: list[float], share: float) -> float | None:

@@ -45,8 +45,8 @@ def expected_beside(
 
     def fit(robots: int) -> bool:
         known = (*seen[: robots - 1], *[None] * (robots - 1 - len(seen)))
-        each = [rhythm(one, hz, buffer_s) for one in (*known, None)]
-        return fits(model, each, within_s)[0]
+        rhythms = [rhythm(known_rhythm, hz, buffer_s) for known_rhythm in (*known, None)]
+        return fits(model, rhythms, within_s)[0]
 
     return most_robots(fit, 1, most, len(seen)), slower
 
@@ -74,15 +74,15 @@ def measured_fleet(
     windows: list[dict[str, Any]] = []
     with serving(policy, setting, robots, given.views) as replica:
         replica.measure(as_observation(robots, robots.names[0]))
-        known = Measured.of(replica)
+        model_of_engine = Measured.of(replica)
         hz, within_s, buffer_s, limit = given.hz, given.within, given.buffer, given.most_robots
-        expected = min(round(chunks_hz(known, hz, within_s, buffer_s) / hz), limit)
+        expected = min(round(chunks_hz(model_of_engine, hz, within_s, buffer_s) / hz), limit)
 
         def window(count: int, seed: int) -> dict[str, Any]:
-            found = play([replica], robots, count, hz, buffer_s, given.window, seed, warm_up=given.warm_up)
-            windows.append({"seed": seed, **found})
-            told({"setting": f"  seed {seed}", **found})
-            return found
+            figures = play([replica], robots, count, hz, buffer_s, given.window, seed, warm_up=given.warm_up)
+            windows.append({"seed": seed, **figures})
+            told({"setting": f"  seed {seed}", **figures})
+            return figures
 
         def well(found: dict[str, Any]) -> bool:
             p99_ms = found["image_to_chunk"].get("p99_ms", math.inf)
@@ -92,22 +92,22 @@ def measured_fleet(
             return half(given.admit_seeds, lambda seed: well(window(count, seed)))
 
         most = most_robots(fit, 1, limit, expected)
-    last = [one for one in windows if one["robots"] == max(1, most)]
-    for one in last:
-        took_s = None if one["took_ms"] is None else 1e-3 * one["took_ms"]
-        found = expected_beside(known, one["seen"], took_s, hz, within_s, buffer_s, limit)
-        one["expected"], one["slower"] = found[0], round(found[1], 3)
-    beside = median(one["expected"] for one in last) if last else None
+    last = [row for row in windows if row["robots"] == max(1, most)]
+    for row in last:
+        took_s = None if row["took_ms"] is None else 1e-3 * row["took_ms"]
+        found = expected_beside(model_of_engine, row["seen"], took_s, hz, within_s, buffer_s, limit)
+        row["expected"], row["slower"] = found[0], round(found[1], 3)
+    predicted = median(row["expected"] for row in last) if last else None
     return {
         "setting": setting,
         "expected": expected,
-        "expected_beside": beside,
+        "expected_beside": predicted,
         "most": most,
         "error": round(expected / most - 1.0, 4) if most else None,
-        "error_beside": round(beside / most - 1.0, 4) if most and beside is not None else None,
-        "capacity_hz": round(known.capacity_hz, 2),
-        "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.serve},
-        "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in known.frames},
-        "at_once": known.limit,
+        "error_beside": round(predicted / most - 1.0, 4) if most and predicted is not None else None,
+        "capacity_hz": round(model_of_engine.capacity_hz, 2),
+        "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in model_of_engine.serve},
+        "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in model_of_engine.frames},
+        "at_once": model_of_engine.limit,
         "windows": windows,
     }

@@ -60,8 +60,12 @@ def saturate(
     if errors:
         raise errors[0]
     inside = [(end_s, took_s) for end_s, took_s in done if began_s + warm_up <= end_s < until_s]
-    took = np.array([took_s for _, took_s in inside])
-    return {"chunks_hz": round(len(inside) / seconds, 2), "request": times(took), "chunks": len(inside)}
+    durations_s = np.array([took_s for _, took_s in inside])
+    return {
+        "chunks_hz": round(len(inside) / seconds, 2),
+        "request": times(durations_s),
+        "chunks": len(inside),
+    }
 
 
 def times(seconds: np.ndarray) -> dict[str, float]:
@@ -131,21 +135,21 @@ class Fleet:
 
     def run(self, trace: list[Due]) -> float:
         """Send a whole trace and wait for the answers; returns when it began, on time.monotonic."""
-        began_s, at = time.monotonic(), 0
+        began_s, index = time.monotonic(), 0
         last_s = began_s + (trace[-1].at_s if trace else 0.0)
-        while at < len(trace) or time.monotonic() < last_s + FORGOTTEN_S:
+        while index < len(trace) or time.monotonic() < last_s + FORGOTTEN_S:
             self._wake.clear()
-            while at < len(trace) and (late_s := time.monotonic() - began_s - trace[at].at_s) >= 0.0:
-                if trace[at].at_s >= self.seen_s:
+            while index < len(trace) and (late_s := time.monotonic() - began_s - trace[index].at_s) >= 0.0:
+                if trace[index].at_s >= self.seen_s:
                     self.held_up_s = max(self.held_up_s, late_s)
-                self._ask(round_of(trace[at].robot, trace[at].number))
-                at += 1
+                self._ask(round_of(trace[index].robot, trace[index].number))
+                index += 1
             self._step()
             if not self.seen and time.monotonic() >= began_s + self.seen_s:
                 self.seen, self.took_s = self.scheduler.rhythms(time.monotonic()), self.scheduler.took_s
-            if at == len(trace) and all(newest in self.answers for newest in self._newest.items()):
+            if index == len(trace) and all(newest in self.answers for newest in self._newest.items()):
                 break
-            due_s = began_s + trace[at].at_s if at < len(trace) else last_s + FORGOTTEN_S
+            due_s = began_s + trace[index].at_s if index < len(trace) else last_s + FORGOTTEN_S
             self._wake.wait(max(0.0, min(STEP_S, due_s - time.monotonic())))
         return began_s
 
@@ -172,9 +176,9 @@ class Fleet:
     def _ask(self, round_: Round) -> None:
         attempt = self._asked.get(round_, -1) + 1
         self._asked[round_], self._newest[round_.robot] = attempt, round_.number
-        seen = self.robots.observed(round_.robot, round_.number)
+        observation = self.robots.observed(round_.robot, round_.number)
         left = round(self.buffer_s / STEP_DT_S)
-        request = ChunkRequest(round_, attempt, time.monotonic_ns(), seen, remaining=left)
+        request = ChunkRequest(round_, attempt, time.monotonic_ns(), observation, remaining=left)
         self.scheduler.asked(request, time.monotonic())
 
     def _step(self) -> None:
@@ -206,16 +210,16 @@ def ask_again(
         began_s, spent_s = fleet.ask_again(warm_up, seconds)
     finally:
         fleet.close()
-    came = [one for one in fleet.answers.values() if began_s <= one[0] < began_s + seconds]
-    chunks = [(came_s, answer.chunk) for came_s, answer in came if answer.chunk is not None]
+    answers = [pair for pair in fleet.answers.values() if began_s <= pair[0] < began_s + seconds]
+    chunks = [(came_s, answer.chunk) for came_s, answer in answers if answer.chunk is not None]
     image = [came_s - chunk.stamp_ns * 1e-9 for came_s, chunk in chunks]
     return {
         "robots": count,
         "chunks_hz": round(len(chunks) / seconds, 2),
         "chunks": len(chunks),
-        "refused": len(came) - len(chunks),
+        "refused": len(answers) - len(chunks),
         "image_to_chunk": times(np.array(image)),
-        "by_replica": dict(Counter(answer.replica for _, answer in came)),
+        "by_replica": dict(Counter(answer.replica for _, answer in answers)),
         "cpu_ms_per_chunk": round(1e3 * spent_s / max(1, len(chunks)), 3),
         "scheduler_step": times(np.array(fleet.steps_s)),
     }

@@ -22,7 +22,7 @@ WARM_UP = 3
 def one_at_a_time(policy: Policy, robots: Robots, views: int, seconds: float, setting: str) -> dict[str, Any]:
     """Captured stages, each request whole before the next; from images to a chunk in host memory."""
     engine = make_engine(policy, setting, robots, views)
-    seen = [as_observation(robots, name) for name in robots.names]
+    observations = [as_observation(robots, name) for name in robots.names]
     for name, embodiment in robots.embodiments.items():
         engine.runner.robots.add(name, embodiment)
     number = 0
@@ -30,7 +30,7 @@ def one_at_a_time(policy: Policy, robots: Robots, views: int, seconds: float, se
     def one() -> None:
         nonlocal number
         number += 1
-        with engine.observe(seen[number % len(seen)]) as prefix:
+        with engine.observe(observations[number % len(observations)]) as prefix:
             engine.act(prefix)
         engine.runner.prefixes.remove(prefix.robot)
 
@@ -44,12 +44,15 @@ def in_lock_step(
     engine = make_engine(policy, ",".join(filter(None, (setting, f"slots={batch + 1}"))), robots, views)
     stages = engine.runner.stages
     assert isinstance(stages, Stages)
-    own = [
+    inputs_of_robots = [
         (as_observation(robots, name), cast(Policy, robots.embodiments[name].policy))
         for name in mixed(robots, batch)
     ]
-    frames = [theirs.host_images(seen) for seen, theirs in own]
-    prompts = [torch.tensor(theirs.prompt(seen.instruction, seen.state)) for seen, theirs in own]
+    frames = [embodiment.host_images(observation) for observation, embodiment in inputs_of_robots]
+    prompts = [
+        torch.tensor(embodiment.prompt(observation.instruction, observation.state))
+        for observation, embodiment in inputs_of_robots
+    ]
     config, slots = policy.config, list(range(batch))
     noise = torch.randn(batch, config.horizon, config.action_dim, generator=torch.Generator().manual_seed(0))
     state = torch.zeros(batch, config.state_dim)
@@ -80,11 +83,15 @@ def _timed(body: Callable[[], object], chunks: int, seconds: float, device: torc
     for _ in range(WARM_UP):
         body()
     synchronize(device)
-    took, began_s = list[float](), time.perf_counter()
-    while not took or time.perf_counter() - began_s < seconds:
+    durations_s, began_s = list[float](), time.perf_counter()
+    while not durations_s or time.perf_counter() - began_s < seconds:
         start_s = time.perf_counter()
         body()
         synchronize(device)
-        took.append(time.perf_counter() - start_s)
-    hz = chunks * len(took) / (time.perf_counter() - began_s)
-    return {"chunks_hz": round(hz, 2), "request": times(np.array(took)), "chunks": chunks * len(took)}
+        durations_s.append(time.perf_counter() - start_s)
+    hz = chunks * len(durations_s) / (time.perf_counter() - began_s)
+    return {
+        "chunks_hz": round(hz, 2),
+        "request": times(np.array(durations_s)),
+        "chunks": chunks * len(durations_s),
+    }

@@ -120,8 +120,8 @@ class ScheduledFleet:
     def _run(self, tasks: int) -> Outcome:
         self._at(0.0, self._tick)
         while len(self.outcome.ends_s) < tasks:
-            self._now_s, _, what, of = heappop(self._events)
-            what(*of)
+            self._now_s, _, action, arguments = heappop(self._events)
+            action(*arguments)
             self._step()
         self.outcome.ended_s = max(self.outcome.ends_s)
         return self.outcome
@@ -160,11 +160,11 @@ class ScheduledFleet:
         executed_s, left_s = robot.told(self._now_s)
         self._attempts[name] = self._attempts.get(name, -1) + 1
         sent_ns, zeros = round(1e9 * self._now_s), np.zeros(1, np.float32)
-        seen = EncodedObservation({}, {}, zeros, robot.script.kind, sent_ns)
+        observation = EncodedObservation({}, {}, zeros, robot.script.kind, sent_ns)
         round_ = Round(ENGINE, name, robot.task.number, robot.rounds)
         remaining = math.floor(left_s * self._settings.rate_hz + 1e-6)
         request = ChunkRequest(
-            round_, self._attempts[name], sent_ns, seen, executed_s, remaining, robot.stalled_s, LATE_S
+            round_, self._attempts[name], sent_ns, observation, executed_s, remaining, robot.stalled_s, LATE_S
         )
         self.outcome.requests += 1
         self._at(self._now_s + self._settings.link_s, self._arrives, request)

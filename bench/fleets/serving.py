@@ -78,10 +78,10 @@ class Robots:
 
     def observed(self, robot: str, number: int) -> EncodedObservation:
         """Its next observation, taken now."""
-        seen = self.seen[robot]
+        observations = self.seen[robot]
         now_ns = time.monotonic_ns()
-        one = seen[number % len(seen)]
-        return replace(one, stamp_ns=now_ns, stamps_ns=dict.fromkeys(one.images, now_ns))
+        observation = observations[number % len(observations)]
+        return replace(observation, stamp_ns=now_ns, stamps_ns=dict.fromkeys(observation.images, now_ns))
 
 
 def make_robots(policy: Policy, count: int, views: int, size: tuple[int, int], seed: int = 0) -> Robots:
@@ -91,35 +91,35 @@ def make_robots(policy: Policy, count: int, views: int, size: tuple[int, int], s
     images = policy.config.image_names[:views]
     cameras = tuple(Camera(f"camera {index}", image) for index, image in enumerate(images))
     kinds = [_kind(policy, joints, rng) for joints in JOINTS]
-    arms, embodiments, seen, prompts = {}, {}, {}, set()
+    arms, embodiments, observations, prompts = {}, {}, {}, set()
     for index in range(count):
-        name, own = f"/robot{index}", kinds[index % len(kinds)]
+        name, embodiment = f"/robot{index}", kinds[index % len(kinds)]
         words = " ".join([WORD] * WORDS[index % len(WORDS)])
-        joints = tuple(f"joint {joint}" for joint in range(own.policy.joints))
-        arms[name], embodiments[name] = Arm(cameras, joints), own
-        made = []
+        joints = tuple(f"joint {joint}" for joint in range(embodiment.policy.joints))
+        arms[name], embodiments[name] = Arm(cameras, joints), embodiment
+        variants = []
         for _ in range(OBSERVATIONS):
             state = rng.uniform(-1.0, 1.0, len(joints)).astype(np.float32)
             pixels = {camera.name: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for camera in cameras}
-            made.append(EncodedObservation(pixels, {}, state, words, 0))
-            prompts.add(len(own.policy.prompt(words, state)))
-        seen[name] = tuple(made)
-    return Robots(arms, embodiments, seen, tuple(sorted(prompts)))
+            variants.append(EncodedObservation(pixels, {}, state, words, 0))
+            prompts.add(len(embodiment.policy.prompt(words, state)))
+        observations[name] = tuple(variants)
+    return Robots(arms, embodiments, observations, tuple(sorted(prompts)))
 
 
 def _kind(policy: Policy, joints: int, rng: np.random.Generator) -> Embodiment:
     mean, spread = rng.uniform(-0.1, 0.1, joints), rng.uniform(0.9, 1.1, joints)
-    own = Normalizer.quantile(mean - spread, mean + spread)
+    normalizer = Normalizer.quantile(mean - spread, mean + spread)
     mask = np.zeros(joints, np.bool_)
-    theirs = replace(policy, state_normalizer=own, action_normalizer=own, delta_mask=mask)
-    return Embodiment(theirs, STEP_DT_S)
+    adapted = replace(policy, state_normalizer=normalizer, action_normalizer=normalizer, delta_mask=mask)
+    return Embodiment(adapted, STEP_DT_S)
 
 
 def options_of(setting: str) -> dict[str, Any]:
     """Options of the engine, "staggered=20,lanes=two". Raises ValueError for what is none."""
-    given = read_options(setting.split(","), setting)
-    EngineConfig(fast=True, **given)
-    return given
+    settings = read_options(setting.split(","), setting)
+    EngineConfig(fast=True, **settings)
+    return settings
 
 
 def make_engine(policy: Policy, setting: str, robots: Robots, views: int) -> Engine:
@@ -153,9 +153,9 @@ def round_of(robot: str, number: int) -> Round:
 
 def as_observation(robots: Robots, robot: str) -> Observation:
     """As the engine takes it."""
-    seen, arm = robots.observed(robot, 0), robots.arms[robot]
-    images = {camera.image: cast(np.ndarray, seen.images[camera.name]) for camera in arm.cameras}
-    return Observation(images, seen.state, seen.instruction, seen.stamp_ns, robot=robot)
+    observation, arm = robots.observed(robot, 0), robots.arms[robot]
+    images = {camera.image: cast(np.ndarray, observation.images[camera.name]) for camera in arm.cameras}
+    return Observation(images, observation.state, observation.instruction, observation.stamp_ns, robot=robot)
 
 
 def mixed(robots: Robots, number: int) -> Sequence[str]:

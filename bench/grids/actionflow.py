@@ -96,7 +96,7 @@ class Bench:
         prompts = [
             torch.randn(shape, generator=generator, device=self.device).to(self.dtype) for _ in range(PROMPTS)
         ]
-        grid, found = self.grid, dict[str, float]()
+        grid, rates_hz = self.grid, dict[str, float]()
         # The other systems' tokens are compared with theirs, so they run first.
         alone = self._frames(prompts, tokens, grid.frames, SEQUENTIAL)
         eager = self._peer(prompts, tokens, graph=False)
@@ -123,20 +123,22 @@ class Bench:
             except (RuntimeError, TypeError, AttributeError) as error:  # of another transformers, say
                 yield {**row, "none": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
                 continue
-            found[name] = len(finished) / window.elapsed_s
+            rates_hz[name] = len(finished) / window.elapsed_s
             yield {
                 **row,
                 "frames": len(finished),
-                "frames_s": round(found[name], 2),
+                "frames_s": round(rates_hz[name], 2),
                 **window.ages(),
-                "over_hf": _ratio(found, name, "HF eager"),
-                "over_sequential": _ratio(found, name, "sequential"),
-                "accepted": round(sum(one.accepted for one in finished) / len(finished), 2),
+                "over_hf": _ratio(rates_hz, name, "HF eager"),
+                "over_sequential": _ratio(rates_hz, name, "sequential"),
+                "accepted": round(sum(result.accepted for result in finished) / len(finished), 2),
                 "tokens_equal": equal_part(
-                    [one.tokens for one in finished], [ours[one.frame % PROMPTS] for one in finished]
+                    [result.tokens for result in finished],
+                    [ours[result.frame % PROMPTS] for result in finished],
                 ),
                 "hf_tokens_equal": equal_part(
-                    [one.tokens for one in finished], [truths[one.frame % PROMPTS] for one in finished]
+                    [result.tokens for result in finished],
+                    [truths[result.frame % PROMPTS] for result in finished],
                 ),
                 "memory_gb": window.memory_gb,
                 **window.energy(len(finished)),
@@ -156,10 +158,10 @@ class Bench:
         measured["shift_ms"] = median_ms(partial(_shift, pool), self.device, 5)["p50_ms"]
         if length == self.grid.prompts[0]:
             whole = kernels_for(self.device)
-            others = {f"by_{block_m}": self._packed(block_m=block_m) for block_m in (16, 64)}
-            others["to_rows"] = self._packed(kernels=Kernels(NOTHING, whole.rows))
-            others["to_products"] = self._packed(kernels=Kernels(NOTHING, NOTHING))
-            for name, other in others.items():
+            variants = {f"by_{block_m}": self._packed(block_m=block_m) for block_m in (16, 64)}
+            variants["to_rows"] = self._packed(kernels=Kernels(NOTHING, whole.rows))
+            variants["to_products"] = self._packed(kernels=Kernels(NOTHING, NOTHING))
+            for name, other in variants.items():
                 measured[f"packed_{name}_ms"] = self._forward_ms(tokens, length, tokens - 1, 0, other)
         return measured
 
@@ -180,9 +182,13 @@ class Bench:
             return torch.randn(1, count, width, device=self.device).to(self.dtype)
 
         segments = []
-        for slot, known in enumerate(range(length, length + riders)):
+        for slot, length_before in enumerate(range(length, length + riders)):
             segments.append(
-                Segment(rows(1), (pool.span(slot, 0, known),), out=pool.span(slot, known, known + 1))
+                Segment(
+                    rows(1),
+                    (pool.span(slot, 0, length_before),),
+                    out=pool.span(slot, length_before, length_before + 1),
+                )
             )
         if drafted is not None:
             new = length + drafted
@@ -229,19 +235,19 @@ class Bench:
         """The draft that a verifying forward agrees with, because it may round differently than decodes
         do."""
         for _ in range(3):
-            given = [prompt], len(draft), SPECULATIVE, FRESHNESS, self.forward, [draft]
-            draft = Language(self.model, *given).once().tokens
+            arguments = [prompt], len(draft), SPECULATIVE, FRESHNESS, self.forward, [draft]
+            draft = Language(self.model, *arguments).once().tokens
         return draft
 
     def _peer(self, prompts: Sequence[Tensor], tokens: int, graph: bool) -> tuple[Window, list[Finished]]:
         window, finished = Window(self.device), list[Finished]()
-        place, result = prompts[0].clone(), torch.zeros(tokens, dtype=torch.int64, device=self.device)
-        body = Body(lambda: result.copy_(self.peer.frame(place, tokens)), self.device, capture=graph)
+        prompt, result = prompts[0].clone(), torch.zeros(tokens, dtype=torch.int64, device=self.device)
+        body = Body(lambda: result.copy_(self.peer.frame(prompt, tokens)), self.device, capture=graph)
         for number in range(-1, self.grid.peer_frames):
             if number == 0:
                 window, finished = Window(self.device).__enter__(), []
             begin = time.perf_counter()
-            place.copy_(prompts[number % PROMPTS])
+            prompt.copy_(prompts[number % PROMPTS])
             body.run()
             finished.append(Finished(number, tuple(result.tolist()), 0))
             window.ages_s.append(time.perf_counter() - begin)
@@ -250,7 +256,7 @@ class Bench:
 
 
 def _by_prompt(finished: Sequence[Finished]) -> dict[int, tuple[int, ...]]:
-    return {one.frame % PROMPTS: one.tokens for one in finished}
+    return {result.frame % PROMPTS: result.tokens for result in finished}
 
 
 def _ratio(rates: dict[str, float], name: str, other: str) -> float | None:

@@ -46,11 +46,11 @@ class HuggingFace:
     @torch.inference_mode()
     def frame(self, embeddings: Tensor, tokens: int) -> Tensor:
         """embeddings [1, L, W] -> ids int64 [K], on the device."""
-        made = self._model(inputs_embeds=embeddings, use_cache=True, logits_to_keep=1)
-        ids = [made.logits[:, -1:].argmax(dim=-1)]
+        output = self._model(inputs_embeds=embeddings, use_cache=True, logits_to_keep=1)
+        ids = [output.logits[:, -1:].argmax(dim=-1)]
         for _ in range(tokens - 1):
-            made = self._model(
-                input_ids=ids[-1], past_key_values=made.past_key_values, use_cache=True, logits_to_keep=1
+            output = self._model(
+                input_ids=ids[-1], past_key_values=output.past_key_values, use_cache=True, logits_to_keep=1
             )
-            ids.append(made.logits[:, -1:].argmax(dim=-1))
+            ids.append(output.logits[:, -1:].argmax(dim=-1))
         return torch.cat(ids, dim=1)[0]

@@ -116,12 +116,12 @@ class Language:
         finish: told of each frame that is finished meanwhile, and the seconds since it came.
         """
         told = partial(self._acted, number, time.perf_counter(), finish)
-        seen = self.scheduler.submit(
+        observed = self.scheduler.submit(
             Request(OBSERVE, observation=Observation({}, np.zeros(0, np.float32), "", stamp_ns=number))
         )
         act = self.scheduler.submit(Request(ACT, stream=True, waits=True, on_progress=told))
         self.scheduler.wait(act, (lambda one: one.done > 0) if self._rides else (lambda one: one.finished))
-        cast(Prefix, seen.result).release()
+        cast(Prefix, observed.result).release()
 
     def once(self) -> Finished:
         """Frame 0 alone, in a mode in which no frame waits for the next."""

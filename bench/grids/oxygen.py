@@ -140,13 +140,13 @@ class Bench:
         if cell is not None:
             return {"rows": [self._row(cell)]}
         grid = self._grid
-        beside: dict[str, Any] = {"steps": grid.steps[0], "tokens": self._longest, "texts": self._most}
-        beside |= text_in_slack(
+        row: dict[str, Any] = {"steps": grid.steps[0], "tokens": self._longest, "texts": self._most}
+        row |= text_in_slack(
             self._shared.model, range(OBSERVATIONS), grid.views, grid.prompt, grid.frames * 2, grid.steps[0],
             self._longest, self._most, SHARE,
         )  # fmt: skip
         gc.collect()  # its engine is in no other cell's memory
-        return {"beside": beside, "parts_ms": self._shared.parts_ms(grid.steps[0])}
+        return {"beside": row, "parts_ms": self._shared.parts_ms(grid.steps[0])}
 
     def _run(self, frames: Sequence[Sequence[int]], steps: int, k: int, warm: int) -> Ran:
         return self._shared.run(frames, steps, k, warm, self._grid.least, self._grid.seconds)
@@ -171,10 +171,10 @@ class Bench:
         warm = min(-(-tokens // k), self._grid.most_warm) + 2
         frames = arrivals(kind, warm + self._grid.frames, tokens)
         ours = self._run(frames, steps, k, warm)
-        asked = Counter(length for frame in frames[warm : warm + ours.frames] for length in frame)
-        alone = [(self._reference(steps, length), count) for length, count in asked.items()]
-        isolated = _mean([(one.isolated, count) for one, count in alone])
-        plain = _mean([(one.plain, count) for one, count in alone])
+        lengths = Counter(length for frame in frames[warm : warm + ours.frames] for length in frame)
+        alone = [(self._reference(steps, length), count) for length, count in lengths.items()]
+        isolated = _mean([(pair.isolated, count) for pair, count in alone])
+        plain = _mean([(pair.plain, count) for pair, count in alone])
         rate = _rate(ours)
         truth = dict(reference.isolated.texts)
         pairs = [(text, truth[index][: len(text)]) for index, text in ours.texts]
@@ -234,5 +234,5 @@ def _rate(ran: Ran) -> float:
 
 def _aligned(reference: Reference) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     isolated, plain = dict(reference.isolated.texts), dict(reference.plain.texts)
-    both = sorted(isolated.keys() & plain.keys())
-    return [isolated[index] for index in both], [plain[index] for index in both]
+    indices = sorted(isolated.keys() & plain.keys())
+    return [isolated[index] for index in indices], [plain[index] for index in indices]

@@ -50,7 +50,7 @@ class Shared:
         """most: open texts; tokens: of the longest."""
         self.device, sizes = model.embed_table.device, model.config.prefix
         dtype = model.language_model.dtype
-        longest = max(_prefix_tokens(model, one) for one in inputs)
+        longest = max(_prefix_tokens(model, item) for item in inputs)
         pool = KVPool(sizes, most + 2, longest, self.device, dtype)
         pages = PagePool(sizes, (most + 1) * -(-tokens // PAGE_TOKENS), PAGE_TOKENS, self.device, dtype)
         self.model, self.inputs, self.most = model, inputs, most
@@ -61,10 +61,10 @@ class Shared:
 
     def act(self, index: int, steps: int) -> tuple[int, int, Tensor]:
         """A frame's actions, on the host: slot (held), tokens of the prefix, actions [1, H, A]."""
-        one = self.inputs[index]
+        inputs = self.inputs[index]
         slot = self.pool.acquire()
-        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
-        flow = self.stages.act(one.noise, one.state, [slot], [length], steps)
+        (length,) = self.stages.observe([inputs.frames], [inputs.prompt], [slot])
+        flow = self.stages.act(inputs.noise, inputs.state, [slot], [length], steps)
         return slot, length, flow.actions.cpu()
 
     def ask(self, slot: int, length: int, tokens: int) -> Answer:
@@ -75,11 +75,11 @@ class Shared:
 
     def advance(self) -> list[Said]:
         """Compute a token of every text; frees what finished texts hold."""
-        said = self.answers.advance()
-        for one in said:
-            if one.finished:
-                self.answers.drop(one.answer)
-        return said
+        steps_done = self.answers.advance()
+        for step in steps_done:
+            if step.finished:
+                self.answers.drop(step.answer)
+        return steps_done
 
     def run(
         self,
@@ -115,11 +115,11 @@ class Shared:
             for _ in range(k):
                 if not self.answers.open:
                     break
-                said = self.advance()
-                said_tokens, forwards = said_tokens + len(said), forwards + 1
-                for one in said:
-                    if one.finished:
-                        texts.append((begun[one.answer], tuple(one.answer.tokens)))
+                steps_done = self.advance()
+                said_tokens, forwards = said_tokens + len(steps_done), forwards + 1
+                for step in steps_done:
+                    if step.finished:
+                        texts.append((begun[step.answer], tuple(step.answer.tokens)))
         window.__exit__()
         self.clear()
         return Ran(window, counted, chunks, said_tokens, forwards, texts, actions)
@@ -136,11 +136,11 @@ class Shared:
 
     def parts_ms(self, steps: int) -> dict[str, float]:
         """Medians of what a frame is made of; `decode B`: a forward of that many texts, without the head."""
-        one, slot = self.inputs[0], self.pool.acquire()
-        (length,) = self.stages.observe([one.frames], [one.prompt], [slot])
+        inputs, slot = self.inputs[0], self.pool.acquire()
+        (length,) = self.stages.observe([inputs.frames], [inputs.prompt], [slot])
         calls: dict[str, Callable[[], object]] = {
-            "observe": lambda: self.stages.observe([one.frames], [one.prompt], [slot]),
-            "act": lambda: self.stages.act(one.noise, one.state, [slot], [length], steps),
+            "observe": lambda: self.stages.observe([inputs.frames], [inputs.prompt], [slot]),
+            "act": lambda: self.stages.act(inputs.noise, inputs.state, [slot], [length], steps),
             "last hidden": lambda: self.stages.last_hidden(slot, length),
         }
         calls |= {f"decode {stage.work.rows}": stage.run for stage in self.forward.stages}
@@ -148,9 +148,9 @@ class Shared:
             hidden = torch.zeros(rows, self.model.config.prefix.width, device=self.device)
             hidden = hidden.to(self.model.language_model.dtype)
             calls[f"head {rows}"] = partial(self._head, hidden)
-        taken = {name: median_ms(call, self.device, 20)["p50_ms"] for name, call in calls.items()}
+        times_ms = {name: median_ms(call, self.device, 20)["p50_ms"] for name, call in calls.items()}
         self.pool.release(slot)
-        return taken
+        return times_ms
 
     @torch.inference_mode()
     def _head(self, hidden: Tensor) -> Tensor:
@@ -190,9 +190,9 @@ class Isolated:
 
     def say(self, index: int, tokens: int) -> tuple[int, ...]:
         """The text of an observation, from its images."""
-        shared, one = self._shared, self._shared.inputs[index]
+        shared, inputs = self._shared, self._shared.inputs[index]
         slot = shared.pool.acquire()
-        (length,) = shared.stages.observe([one.frames], [one.prompt], [slot])
+        (length,) = shared.stages.observe([inputs.frames], [inputs.prompt], [slot])
         answer = shared.ask(slot, length, tokens)
         while shared.answers.open:
             shared.advance()
@@ -215,17 +215,17 @@ class Plain:
             if number == warm:
                 window = Window(device).__enter__()
             start, index = time.perf_counter(), number % len(self._inputs)
-            one = self._inputs[index]
-            _, kv = model.prefix(self._embedded(one))
+            inputs = self._inputs[index]
+            _, kv = model.prefix(self._embedded(inputs))
 
-            def velocity(x: Tensor, t: float, one: Inputs = one, kv=kv) -> Tensor:  # type: ignore[no-untyped-def]
-                return model.velocity(x, torch.full((1,), t, device=device), one.state, kv)
+            def velocity(x: Tensor, t: float, inputs: Inputs = inputs, kv=kv) -> Tensor:  # type: ignore[no-untyped-def]
+                return model.velocity(x, torch.full((1,), t, device=device), inputs.state, kv)
 
-            actions[index] = sample(velocity, one.noise, steps).actions.cpu()
+            actions[index] = sample(velocity, inputs.noise, steps).actions.cpu()
             window.ages_s.append(time.perf_counter() - start)
-            hidden, kv = model.prefix(self._embedded(one))
-            said = [int(step.tokens) for step in decode(model, kv, hidden[:, -1], tokens)]
-            texts.append((index, tuple(said)))
+            hidden, kv = model.prefix(self._embedded(inputs))
+            tokens_of_text = [int(step.tokens) for step in decode(model, kv, hidden[:, -1], tokens)]
+            texts.append((index, tuple(tokens_of_text)))
         window.__exit__()
         return Ran(window, requests, requests, requests * tokens, requests * tokens, texts, actions)
 

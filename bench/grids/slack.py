@@ -40,29 +40,29 @@ def text_in_slack(
         for number in range(frames):
             _act(engine, observations[number % len(observations)])
     period_s = alone.elapsed_s / frames / (1.0 - share)
-    asked, due_s = list[Request](), 0.0
+    requests, due_s = list[Request](), 0.0
     scheduler.streams.running[""] = Stream(due_s=lambda: due_s)
-    with Window(device) as both:
+    with Window(device) as shared_window:
         begin_s = scheduler.now_s()
         for number in range(frames):
             due_s = begin_s + (number + 1) * period_s
             ask = None
-            if sum(not request.finished for request in asked) < most:
+            if sum(not request.finished for request in requests) < most:
                 ask = Request(ASK, max_tokens=tokens, waits=True)
-                asked.append(ask)
+                requests.append(ask)
             _act(engine, observations[number % len(observations)], ask)
             while scheduler.step():
                 pass
-    said = sum(len(request.tokens) for request in asked)
+    token_count = sum(len(request.tokens) for request in requests)
     scheduler.cancel(*scheduler.requests)
-    for request in asked:
+    for request in requests:
         if request.error is not None:
             raise request.error
     return {
         "alone_hz": round(frames / alone.elapsed_s, 2),
-        "with_text_hz": round(frames / both.elapsed_s, 2),
-        "kept": round(alone.elapsed_s / both.elapsed_s, 3),
-        "tokens_s": round(said / both.elapsed_s, 1),
+        "with_text_hz": round(frames / shared_window.elapsed_s, 2),
+        "kept": round(alone.elapsed_s / shared_window.elapsed_s, 3),
+        "tokens_s": round(token_count / shared_window.elapsed_s, 1),
     }
 
 

@@ -52,8 +52,8 @@ def render(document: dict[str, Any]) -> str:
     }
     sections = list[str]()
     for name, (title, make) in parts.items():
-        found = document.get(name)
-        sections += [title, "Not measured."] if found is None else [title, *make(found), _source(found)]
+        part = document.get(name)
+        sections += [title, "Not measured."] if part is None else [title, *make(part), _source(part)]
     return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
 
 
@@ -62,25 +62,25 @@ def _oxygen(part: dict[str, Any]) -> Iterable[str]:
     per_frame = _values(rows, "per_frame")
     lines = []
     for tokens in _values(rows, "tokens"):
-        found = [row for row in rows if row["tokens"] == tokens]
-        alone = [_number(found[0][name]) for name in ("isolated_frames_s", "plain_frames_s")]
-        lines.append([str(tokens), *alone, *(_one(found, _shared, per_frame=k) for k in per_frame)])
+        matching = [row for row in rows if row["tokens"] == tokens]
+        alone = [_number(matching[0][name]) for name in ("isolated_frames_s", "plain_frames_s")]
+        lines.append([str(tokens), *alone, *(_one(matching, _shared, per_frame=k) for k in per_frame)])
     yield _table([f"S = {STEPS}, N", "isolated", "plain torch", *(f"k = {k}" for k in per_frame)], lines)
     if "beside" in part:
-        beside = part["beside"]
+        slack = part["beside"]
         yield (
-            f"Text only in the time that actions leave over: {_number(beside['with_text_hz'])} frames/s "
-            f"instead of {_number(beside['alone_hz'])}, with {_number(beside['tokens_s'])} tokens/s."
+            f"Text only in the time that actions leave over: {_number(slack['with_text_hz'])} frames/s "
+            f"instead of {_number(slack['alone_hz'])}, with {_number(slack['tokens_s'])} tokens/s."
         )
 
 
 def _actionflow(part: dict[str, Any]) -> Iterable[str]:
     rows = part["rows"]
     tokens, length = _values(rows, "tokens"), min(_values(rows, "prompt"))
-    found = [row for row in rows if row["prompt"] == length]
+    matching = [row for row in rows if row["prompt"] == length]
     lines = [
-        [system, *(_one(found, _aged, system=system, tokens=k) for k in tokens)]
-        for system in dict.fromkeys(row["system"] for row in found)
+        [system, *(_one(matching, _aged, system=system, tokens=k) for k in tokens)]
+        for system in dict.fromkeys(row["system"] for row in matching)
     ]
     yield _table([f"L = {length}", *(f"K = {k}" for k in tokens)], lines)
 
@@ -99,9 +99,11 @@ def _source(part: dict[str, Any]) -> str:
         runs.setdefault(_where(run), []).append(run)
     lines = [f"Measured: {'; '.join(starmap(_runs, runs.items())) or 'nothing'}."]
     lines.append(f"Of what: {counts}." if counts else "")
-    left = part["not_measured"]
-    which = "; ".join(left) if len(left) <= NAMED else "pipeline.json names them"
-    lines.append(f"Not measured, {len(left)} of {len(left) + _cells(part)} cells: {which}." if left else "")
+    missing = part["not_measured"]
+    which = "; ".join(missing) if len(missing) <= NAMED else "pipeline.json names them"
+    lines.append(
+        f"Not measured, {len(missing)} of {len(missing) + _cells(part)} cells: {which}." if missing else ""
+    )
     lines += [f"Failed: {cell}: {reason}." for cell, reason in part.get("failed", {}).items()]
     return " ".join(line for line in lines if line)
 
@@ -144,8 +146,8 @@ def _aged(row: Row) -> str:
 
 def _one(rows: Sequence[Row], text: Callable[[Row], str], **wanted: Any) -> str:
     """The row that has what is wanted, as text."""
-    found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-    return text(found[0]) if found else NONE
+    matching = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return text(matching[0]) if matching else NONE
 
 
 def _values(rows: Sequence[Row], name: str) -> list[Any]:

@@ -131,13 +131,13 @@ def _chunks(device: Device) -> Iterator[dict[str, Any]]:
 
 
 def _language(device: Device) -> Iterator[dict[str, Any]]:
-    found = _result("pipeline")
-    for case in found["actionflow"]["forwards"]:
+    stored = _result("pipeline")
+    for case in stored["actionflow"]["forwards"]:
         if case["tokens"] == 7:
             plan = make_plan(MODELS["openvla"], device, Work(prompt=case["prompt"] - 256))
             yield row(plan, "prefill", case["drafted_ms"], "pipeline.json")
             yield row(plan, "decode", case["decode_ms"], "pipeline.json")
-    parts = found["oxygen"]["parts_ms"]
+    parts = stored["oxygen"]["parts_ms"]
     for batch in (1, 16):
         head = parts["head 1"] + (parts["head 64"] - parts["head 1"]) * (batch - 1) / 63
         plan = make_plan(MODELS["pi05"], device, Work(batch=batch))
@@ -147,13 +147,13 @@ def _language(device: Device) -> Iterator[dict[str, Any]]:
 def _here(device: Device) -> Iterator[dict[str, Any]]:
     """What bench/plan.py measured on an H200, by the plan of now; the file has those of then."""
     cases: dict[tuple[str, int, str], dict[str, float]] = {}
-    for one in _result("plan_h200")["rows"]:
-        times = cases.setdefault((one["model"], one["views"], one["precision"]), {})
-        times[one["stage"]] = one["measured_ms"]
+    for stored in _result("plan_h200")["rows"]:
+        times = cases.setdefault((stored["model"], stored["views"], stored["precision"]), {})
+        times[stored["stage"]] = stored["measured_ms"]
     for (model, views, precision), ms in cases.items():
         case = {"views": views, "precision": precision, "ms": ms}
-        for one in compared(MODELS[model], device, case, 20):
-            yield {**one, "source": "plan_h200.json"}
+        for stage in compared(MODELS[model], device, case, 20):
+            yield {**stage, "source": "plan_h200.json"}
 
 
 def _result(name: str) -> Any:

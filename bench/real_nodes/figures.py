@@ -67,29 +67,29 @@ def figures(windows: Sequence[Window], stamps_ns: np.ndarray, commands: str) -> 
     never became a prefix; without_command: frames that did, but whose chunks moved nothing. stamps_ns: of all
     frames, int64 [N], ROS time. commands: the controller's topic.
     """
-    frames = [at for one in windows for at in _frames(one, stamps_ns)]
-    seen = [at for at in frames if "prefix" in at]
-    seconds = sum(one.seconds for one in windows)
-    sent = [one.ended("publish", f"topic {commands}") for one in windows]
+    frames = [times for period in windows for times in _frames(period, stamps_ns)]
+    observed = [times for times in frames if "prefix" in times]
+    seconds = sum(period.seconds for period in windows)
+    sent = [period.ended("publish", f"topic {commands}") for period in windows]
 
     def rate(name: str, track: str) -> float:
-        return round(sum(len(one.ended(name, track)) for one in windows) / seconds, 2)
+        return round(sum(len(period.ended(name, track)) for period in windows) / seconds, 2)
 
-    steps = [*latency.steps(frames), *latency.gpu_steps([r for one in windows for r in one.records])]
+    steps = [*latency.steps(frames), *latency.gpu_steps([r for period in windows for r in period.records])]
     return {
         "seconds": round(seconds, 2),
         "vision": {
-            "hz": round(len(seen) / (seconds - len(windows) * TAIL_NS * 1e-9), 2),
+            "hz": round(len(observed) / (seconds - len(windows) * TAIL_NS * 1e-9), 2),
             "frames": len(frames),
-            "arrived": sum("arrived" in at for at in frames),
-            "dropped": len(frames) - len(seen),
+            "arrived": sum("arrived" in times for times in frames),
+            "dropped": len(frames) - len(observed),
         },
         "chunks": {
             "hz": rate("write", latency.CHUNKS),
             "followed_hz": rate(latency.FOLLOWED[1], latency.FOLLOWED[0]),
         },
         "image_to": {name: quantiles(_to(frames, end)) for name, end in REACHED.items()},
-        "without_command": sum("commanded" not in at for at in seen),
+        "without_command": sum("commanded" not in times for times in observed),
         "commands": {
             "hz": round(sum(map(len, sent)) / seconds, 2),
             "interval": quantiles(np.concatenate([1e-6 * np.diff(of_one) for of_one in sent])),
@@ -102,8 +102,12 @@ def quantiles(times_ms: np.ndarray) -> dict[str, float]:
     """Median, p99 and the greatest; empty of none."""
     if not len(times_ms):
         return {}
-    p50, p99, most = np.quantile(times_ms, (0.5, 0.99, 1.0))
-    return {"p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3), "max_ms": round(float(most), 3)}
+    p50, p99, largest = np.quantile(times_ms, (0.5, 0.99, 1.0))
+    return {
+        "p50_ms": round(float(p50), 3),
+        "p99_ms": round(float(p99), 3),
+        "max_ms": round(float(largest), 3),
+    }
 
 
 def _frames(one: Window, stamps_ns: np.ndarray) -> Iterator[dict[str, int]]:
@@ -115,4 +119,6 @@ def _frames(one: Window, stamps_ns: np.ndarray) -> Iterator[dict[str, int]]:
 
 
 def _to(frames: Sequence[dict[str, int]], end: str) -> np.ndarray:
-    return np.array([1e-6 * (at[end] - at["captured"]) for at in frames if {"captured", end} <= at.keys()])
+    return np.array(
+        [1e-6 * (times[end] - times["captured"]) for times in frames if {"captured", end} <= times.keys()]
+    )

@@ -66,9 +66,9 @@ def cameras(port: Port, robot: Robot) -> dict[str, Any]:
         port.ready()
         for number in port.ticks(contract.cameras[0].rate_hz):
             stamp_ns = time.time_ns()
-            for place, view in enumerate(views):
+            for index, view in enumerate(views):
                 with view.frame(stamp_ns, *robot.size) as pixels:
-                    np.copyto(pixels, pictures[(number + place) % PICTURES])
+                    np.copyto(pixels, pictures[(number + index) % PICTURES])
             stamps_ns.append(stamp_ns)
     return {"stamps_ns": np.array(stamps_ns, np.int64)}
 

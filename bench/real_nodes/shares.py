@@ -36,16 +36,16 @@ class Shares:
 
 def used_s(pid: int) -> dict[str, float]:
     """By a process that runs, in seconds, by purpose. Threads that have ended are left out."""
-    found = dict.fromkeys(PURPOSES, 0.0)
+    times_s = dict.fromkeys(PURPOSES, 0.0)
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
-            before, _, after = (task / "stat").read_text().rpartition(")")
+            head, _, tail = (task / "stat").read_text().rpartition(")")
         except OSError:
             continue  # ended since
-        fields = after.split()
-        purpose = _purpose(int(task.name) == pid, before.partition("(")[2])
-        found[purpose] += _TICK_S * (int(fields[11]) + int(fields[12]))
-    return found
+        fields = tail.split()
+        purpose = _purpose(int(task.name) == pid, head.partition("(")[2])
+        times_s[purpose] += _TICK_S * (int(fields[11]) + int(fields[12]))
+    return times_s
 
 
 def _purpose(first: bool, name: str) -> str:

@@ -70,10 +70,10 @@ class Processes:
 
     def start(self, name: str, work: Work, *given: Any) -> None:
         """Begin one."""
-        ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_run, args=(work, self._stop, theirs, given), name=name)
+        ours, child_end = self.context.Pipe()
+        process = self.context.Process(target=_run, args=(work, self._stop, child_end, given), name=name)
         process.start()
-        theirs.close()
+        child_end.close()
         self._pipes[name], self._processes[name] = ours, process
         self._unready.append(name)
 
@@ -85,9 +85,9 @@ class Processes:
     def ready(self) -> dict[str, dict[str, Any]]:
         """What each that was started since says when it is ready. Raises RuntimeError for one that fails,
         TimeoutError for a slow one."""
-        told = {name: self._told(name, READY_S) for name in self._unready}
+        results = {name: self._told(name, READY_S) for name in self._unready}
         self._unready.clear()
-        return told
+        return results
 
     def end(self) -> dict[str, dict[str, Any]]:
         """The log of each. Raises as `ready` does."""
@@ -98,12 +98,12 @@ class Processes:
         if not self._pipes[name].poll(patience_s):
             raise TimeoutError(f"process {name} said nothing for {patience_s:g} s: look at its output")
         try:
-            told = self._pipes[name].recv()
+            answer = self._pipes[name].recv()
         except EOFError:
             raise RuntimeError(f"process {name} ended: look at its output") from None
-        if isinstance(told, str):
-            raise RuntimeError(f"process {name} failed: {told}")
-        return dict(told)
+        if isinstance(answer, str):
+            raise RuntimeError(f"process {name} failed: {answer}")
+        return dict(answer)
 
 
 def _run(work: Work, stop: Event, pipe: Connection, given: tuple[Any, ...]) -> None:

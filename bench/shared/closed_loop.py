@@ -118,11 +118,11 @@ def play(jobs: Sequence[Job], given: Given, log: str) -> dict[Job, Episode]:
     the file in out/ that keeps them, from which they are resumed."""
     policy, contract = chosen_model(given), chosen_contract(given)
     jobs = sorted(dict.fromkeys(jobs), key=lambda job: job.seed)
-    kept = Log(scratch(given) / f"{log}.jsonl", checksum(policy))
-    missing = [job for job in jobs if kept.get(job) is None]
+    episode_log = Log(scratch(given) / f"{log}.jsonl", checksum(policy))
+    missing = [job for job in jobs if episode_log.get(job) is None]
     for job, episode in tqdm(_playing(missing, policy, contract, given.processes), total=len(missing)):
-        kept.add(job, episode)
-    return {job: episode for job in jobs if (episode := kept.get(job)) is not None}
+        episode_log.add(job, episode)
+    return {job: episode for job in jobs if (episode := episode_log.get(job)) is not None}
 
 
 _files: tuple[Path, Path] | None = None
@@ -187,12 +187,12 @@ def ways_compared(ways: Mapping[Way, int], given: Given, log: str) -> dict[str, 
         for way, count in ways.items()
         for condition in CONDITIONS
     }
-    episodes = play([job for each in jobs.values() for job in each], given, log)
-    played = {key: [episodes[job] for job in each] for key, each in jobs.items()}
+    episodes = play([job for group in jobs.values() for job in group], given, log)
+    played = {key: [episodes[job] for job in group] for key, group in jobs.items()}
     first = next(iter(ways))
     rows = []
     for way in ways:
-        own = [episode for condition in CONDITIONS for episode in played[way, condition]]
+        episodes_of_way = [episode for condition in CONDITIONS for episode in played[way, condition]]
         pairs = [
             pair for condition in CONDITIONS for pair in zip(played[first, condition], played[way, condition])
         ]
@@ -200,11 +200,11 @@ def ways_compared(ways: Mapping[Way, int], given: Given, log: str) -> dict[str, 
             {
                 "way": str(way),
                 **asdict(way),
-                **success(own),
+                **success(episodes_of_way),
                 "conditions": {condition: success(played[way, condition]) for condition in CONDITIONS},
-                "time_s": median([episode.time_s for episode in own if episode.success]),
-                "jerk": median([episode.jerk for episode in own]),
-                "seam_rad": median([episode.seam for episode in own]),
+                "time_s": median([episode.time_s for episode in episodes_of_way if episode.success]),
+                "jerk": median([episode.jerk for episode in episodes_of_way]),
+                "seam_rad": median([episode.seam for episode in episodes_of_way]),
                 "against_default": gain([a.success for a, _ in pairs], [b.success for _, b in pairs]),
             }
         )

@@ -32,5 +32,5 @@ def change(new: np.ndarray, old: np.ndarray) -> dict[str, float]:
 def doubling(half: Mapping[str, float], whole: Mapping[str, float]) -> bool:
     """Whether a change in a run of half the length says the same: it has the same sign, or one of the two
     cannot be told from 0 (from 1 % without an interval)."""
-    unclear = any(abs(each["mean"]) <= each.get("half", 1.0) for each in (half, whole))
+    unclear = any(abs(part["mean"]) <= part.get("half", 1.0) for part in (half, whole))
     return unclear or half["mean"] * whole["mean"] > 0.0

@@ -40,17 +40,17 @@ def gain(first: Sequence[bool], then: Sequence[bool]) -> dict[str, Any]:
     """How much more often the second succeeds, of the same scenes."""
     n, pairs = len(first), list(zip(first, then, strict=True))
     only_first, only_then = pairs.count((True, False)), pairs.count((False, True))
-    before, after = sum(first) / n, sum(then) / n
+    first_share, second_share = sum(first) / n, sum(then) / n
     (low, high), (low_then, high_then) = wilson(sum(first), n), wilson(sum(then), n)
-    both, neither = pairs.count((True, True)), pairs.count((False, False))
+    both_succeed, neither = pairs.count((True, True)), pairs.count((False, False))
     spread = math.sqrt(sum(first) * (n - sum(first)) * sum(then) * (n - sum(then)))
-    alike = float(both * neither - only_first * only_then)
+    alike = float(both_succeed * neither - only_first * only_then)
     if alike > 0:  # the method's continuity correction
         alike = max(0.0, alike - n / 2)
     phi = alike / spread if spread else 0.0
-    difference = after - before
-    below = _hybrid(after - low_then, high - before, phi)
-    above = _hybrid(high_then - after, before - low, phi)
+    difference = second_share - first_share
+    below = _hybrid(second_share - low_then, high - first_share, phi)
+    above = _hybrid(high_then - second_share, first_share - low, phi)
     return {
         "difference": difference,
         "interval_95": (difference - below, difference + above),

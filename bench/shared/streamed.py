@@ -152,8 +152,11 @@ class Streamed:
         names = ("frames", "chunks", "first_chunks", "tokens", "forwards")
         with self._lock:
             done, seconds = self._done - self._before, time.monotonic() - self._began_s
-        came, taken = self._camera.number - self._frames[0], self._camera.taken - self._frames[1]
-        self.dropped = max(0, came - taken - 1)  # the last may still be taken
+        frames_sent, frames_taken = (
+            self._camera.number - self._frames[0],
+            self._camera.taken - self._frames[1],
+        )
+        self.dropped = max(0, frames_sent - frames_taken - 1)  # the last may still be taken
         return {name: done[name] for name in names}, seconds
 
     def _counted(self, batch: MicroBatch) -> Callable[[], None] | None:

@@ -145,10 +145,10 @@ def kernels_of(run: Callable[[], object]) -> int:
 
 def allocated_by(run: Callable[[], object]) -> int:
     """Bytes of device memory that one call requests from the allocator."""
-    before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
+    bytes_before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
     run()
     torch.cuda.synchronize()
-    return int(torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - before)
+    return int(torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - bytes_before)
 
 
 class Pinned(TorchFunctionMode):

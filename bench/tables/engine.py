@@ -94,15 +94,15 @@ def precisions() -> Iterator[Line]:
     )  # fmt: skip
     random, bundled = result("precision_random")["cases"], result("precision_bundled")["cases"]
     for precision in ("exact", "fp8", "int8", "int4"):
-        both = [one(random, kind=kind, precision=precision) for kind in ("pi0", "pi05")]
+        rows = [one(random, kind=kind, precision=precision) for kind in ("pi0", "pi05")]
         policy = one(bundled, precision=precision, dtype="float32")
         yield (
             precision,
             *(
-                " / ".join(f"{row[name]['p50_ms']:.{2 - (name in ('denoise', 'total'))}f}" for row in both)
+                " / ".join(f"{row[name]['p50_ms']:.{2 - (name in ('denoise', 'total'))}f}" for row in rows)
                 for name in (*STAGES, "total")
             ),
-            " / ".join(f"{100 * row['to_float32']:.1f}" for row in both) + " %",
+            " / ".join(f"{100 * row['to_float32']:.1f}" for row in rows) + " %",
             f"{100 * policy['to_float32']:.2f} %; {policy['max_mrad']:.0f}",
         )
 
@@ -185,7 +185,7 @@ def evaluations() -> Iterator[Line]:
     for case in result("evaluations")["cases"]:
         if case["views"] == 2 and case["way"] in shown[case["kind"]]:
             times = cells(case, *(f"{stage}.p50_ms:.2f" for stage in (*STAGES, "total")))
-            errors = (f"{100 * case[of]:.2f}" for of in ("to_float32", "plain_to_float32"))
+            errors = (f"{100 * case[measure]:.2f}" for measure in ("to_float32", "plain_to_float32"))
             yield f"{NAMES[case['kind']]}, 2 views, {case['way']}", *times, *errors
 
 
@@ -198,6 +198,6 @@ def solver_episodes() -> Iterator[Line]:
             low, high = (100 * bound for bound in row["interval_95"])
             yield (
                 f"episodes by {row['way']}",
-                *(f"{of['won']} of {of['n']}" for of in row["conditions"].values()),
+                *(f"{condition['won']} of {condition['n']}" for condition in row["conditions"].values()),
                 f"{low:.1f} to {high:.1f} %", between(row["time_s"], ".2f"), between(row["jerk"], ".0f"),
             )  # fmt: skip

@@ -34,7 +34,12 @@ def fleet_overload() -> Iterator[Line]:
         if shown and row["horizon"] == "static" and row["policy"] != "fifo":
             tasks = f"{row['tasks']['mean']:.0f} ({row['tasks_per_robot']['mean']:.0f})"
             policy = f"{row['policy']} (oracle)" if row["policy"] in ORACLES else row["policy"]
-            yield row["workload"], tasks, policy, *(_percent(row["against_fifo"][of]) for of in CHANGES)
+            yield (
+                row["workload"],
+                tasks,
+                policy,
+                *(_percent(row["against_fifo"][metric]) for metric in CHANGES),
+            )
 
 
 @table
@@ -83,15 +88,17 @@ def fleet_chaos() -> Iterator[Line]:
     """The whole run, and by what was killed."""
     run = result("fleet_chaos")
     robots, network, left = run["robots_judged"].values(), run["network"], run["left"]
-    chunks, moved_s = (sum(robot[what] for robot in robots) for what in ("chunks", "moved_s"))
-    wrong, broken, refused = (sum(len(r[what]) for r in robots) for what in ("wrong", "broken", "rejected"))
+    chunks, moved_s = (sum(robot[field] for robot in robots) for field in ("chunks", "moved_s"))
+    mixed_up, broken, refused = (
+        sum(len(r[field]) for r in robots) for field in ("wrong", "broken", "rejected")
+    )
     memory = left["shared_memory"]
     sentences = (
         f"{run['kills']} kills in {run['seconds'] / 60:.0f} minutes, seed {run['seed']}, "
         f"{run['robots']} robots, two cores with a load of {run['load']} in the end. "
         f"{chunks} chunks, {moved_s:.0f} s of motion; of {network['messages']} messages "
         f"{network['late']} late, {network['doubled']} doubled, {network['overtaken']} overtaken, "
-        f"{network['lost']} lost. Chunks or commands of another robot, or too old: {wrong}. "
+        f"{network['lost']} lost. Chunks or commands of another robot, or too old: {mixed_up}. "
         f"Limits broken, or motion without a young chunk: {broken}. "
         f"Commands that a controller refused: {refused}. "
         f"In the end slots in use: {left['slots_in_use']}; strangers in the graph: "
@@ -107,7 +114,7 @@ def fleet_chaos() -> Iterator[Line]:
     for kind, row in run["by_kind"].items():
         ready, goes = row["ready_s"], row["goes_on_s"]
         yield (
-            KILLED[kind], *(str(row[of]) for of in ("kills", "mid_request")),
+            KILLED[kind], *(str(row[quantity]) for quantity in ("kills", "mid_request")),
             f"{ready['p50']} / {ready['max']}", f"{goes['p50']} / {goes['p99']} / {goes['max']}",
-            *(str(row[of]) for of in ("moves_after_s", "silent", "stuck")),
+            *(str(row[quantity]) for quantity in ("moves_after_s", "silent", "stuck")),
         )  # fmt: skip

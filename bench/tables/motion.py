@@ -86,8 +86,8 @@ def horizon_signals() -> Iterator[Line]:
     )  # fmt: skip
     rows = result("horizon")["signals"]["correlations"]
     for signal in ("update_ratio", "last_update", "spread", "agreement"):
-        of = [one(rows, signal=signal, error=error) for error in ("later", "mean")]
-        figures = [row[measure] for row in of for measure in ("overall", "at_place")]
+        pair = [one(rows, signal=signal, error=error) for error in ("later", "mean")]
+        figures = [row[measure] for row in pair for measure in ("overall", "at_place")]
         yield signal, *(between({**figure, "median": figure["rho"]}, "+.2f") for figure in figures)
 
 
@@ -132,10 +132,10 @@ def chunk_port_whole() -> Iterator[Line]:
             ", ".join(cells(row, "interval_p50_ms", "interval_p99_ms", "interval_max_ms")),
             f"{row['cpu_percent']} %",
         )  # fmt: skip
-    before, after = (document[f"load_{when}"][0] for when in ("before", "after"))
+    load_before, load_after = (document[f"load_{when}"][0] for when in ("before", "after"))
     yield ""
     yield (
-        f"Load {before:.2f} before and {after:.2f} after, on {document['machine']['cores']} cores "
+        f"Load {load_before:.2f} before and {load_after:.2f} after, on {document['machine']['cores']} cores "
         f"({document['machine']['cpu']}, {document['date'][:10]})."
     )
 
@@ -147,5 +147,5 @@ def faults() -> Iterable[Line]:
     from faulting.measure import Row
     from faulting.table import lines
 
-    measured = {of["name"]: [Row(**row) for row in of["runs"]] for of in result("faults")["faults"]}
+    measured = {fault["name"]: [Row(**row) for row in fault["runs"]] for fault in result("faults")["faults"]}
     return lines(measured, {case.name: case.runs for case in CASES})

@@ -42,10 +42,10 @@ def counted_memory() -> Iterator[Line]:
         "computed with context and work spaces",
     )  # fmt: skip
     for row in result("memory")["rows"]:
-        kept = "kept" if row["keep_exact"] else "given up"
+        weights = "kept" if row["keep_exact"] else "given up"
         names = ("final_bytes", "peak_bytes", "planned_bytes")
         yield (
-            f"memory: {NAMES[row['model']]}, {row['precision']}, {kept}",
+            f"memory: {NAMES[row['model']]}, {row['precision']}, {weights}",
             *(f"{row[name] / 1e9:.2f}" for name in names), f"{row['off_percent']:+.2f} %",
             f"{row['beyond_in_layers']:.2f}", f"{row['total_computed_bytes'] / 1e9:.2f}",
         )  # fmt: skip

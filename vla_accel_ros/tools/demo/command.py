@@ -48,10 +48,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, write, summarise. Returns 0 after a complete run."""
-    wanted = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
-    wanted["tasks"] = tuple(name.strip() for name in arguments.tasks.split(","))
-    wanted["contract"] = arguments.contract or demo_contract()
-    options = Options(**wanted)
+    options_given = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
+    options_given["tasks"] = tuple(name.strip() for name in arguments.tasks.split(","))
+    options_given["contract"] = arguments.contract or demo_contract()
+    options = Options(**options_given)
 
     provide_messages()
     from vla_accel_ros.tools.demo.run import run

@@ -172,9 +172,9 @@ def _strips(caption: Caption) -> np.ndarray:
 @lru_cache(maxsize=512)
 def _text(text: str, size: int, colour: tuple[int, int, int], bold: bool) -> np.ndarray:
     font = _font(size, bold)
-    left, _, right, bottom = font.getbbox(text)
-    picture = Picture.new("RGB", (round(right - left) + 1, round(bottom) + 2), GROUND)
-    ImageDraw.Draw(picture).text((-left, 0), text, font=font, fill=colour)
+    edge, _, right, bottom = font.getbbox(text)
+    picture = Picture.new("RGB", (round(right - edge) + 1, round(bottom) + 2), GROUND)
+    ImageDraw.Draw(picture).text((-edge, 0), text, font=font, fill=colour)
     return np.asarray(picture)
 
 

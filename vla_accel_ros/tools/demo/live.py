@@ -47,9 +47,9 @@ class LiveView:
         head.add_row("episode", f"{number}   {outcome}")
         changed = "   [yellow]changed on the way[/]" if board.changed else ""
         head.add_row("instruction", f"[bold]{board.said}[/]{changed}")
-        said, true = answer.text.strip() if answer else "", truth.answer if truth else ""
-        style = "green" if said == true else "yellow" if answer and answer.finished else "bold"
-        head.add_row("the model says", f"[{style}]{said or '...'}[/]")
+        text, true = answer.text.strip() if answer else "", truth.answer if truth else ""
+        style = "green" if text == true else "yellow" if answer and answer.finished else "bold"
+        head.add_row("the model says", f"[{style}]{text or '...'}[/]")
         head.add_row("it is truly", true)
         motion = operator.diagnostics.get("trajectory: motion")
         state = motion.message if motion else "unknown"

@@ -172,4 +172,4 @@ def _rounded(values: Sequence[float]) -> float | None:
 
 def _growth(counts: Sequence[int]) -> int:
     """Return the growth of a counter that restarts with its node."""
-    return sum(max(0, after - before) if after >= before else after for before, after in pairwise(counts))
+    return sum(max(0, later - earlier) if later >= earlier else later for earlier, later in pairwise(counts))

@@ -60,12 +60,12 @@ def train(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.demo_policy import train as training
     from vla_accel_ros.tools.demo_policy.recipe import QUICK, Recipe
 
-    chosen = arguments.device
-    if chosen == "auto":
-        chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    name = arguments.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     contract = Contract.load(chosen_contract(arguments))
     recipe = QUICK if arguments.quick else Recipe()
-    out, device = arguments.out, torch.device(chosen)
+    out, device = arguments.out, torch.device(name)
     policy = training.train(out, recipe, contract.delta_mask, device, arguments.processes)
     training.plot_loss(out / "loss.json", out / "loss.png")
     print(f"policy: {policy}\nloss plot: {out / 'loss.png'}")

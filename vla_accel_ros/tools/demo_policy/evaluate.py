@@ -119,9 +119,10 @@ def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
             if group:
                 table.setdefault(family, {})[condition] = _row(group)
     normal = [e for e in episodes if e.condition == "normal"]
-    asked, right = sum(e.answers_asked for e in normal), sum(e.answers_right for e in normal)
-    if asked:
-        table["answers"] = {"n": asked, "correct": right / asked, "interval_95": wilson(right, asked)}
+    questions, right = sum(e.answers_asked for e in normal), sum(e.answers_right for e in normal)
+    if questions:
+        share = right / questions
+        table["answers"] = {"n": questions, "correct": share, "interval_95": wilson(right, questions)}
     return table
 
 

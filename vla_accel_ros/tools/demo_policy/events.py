@@ -46,16 +46,16 @@ class MovedTarget:
         view, task, rng = robot.view(), robot.task, np.random.default_rng((seed, 2))
         block = view.blocks[task.block]
         things = [((b.x, b.y), "block") for name, b in view.blocks.items() if name != task.block]
-        things += [(place, "pad") for place in view.pads.values()]
+        things += [(point, "pad") for point in view.pads.values()]
         best, most_room = (block.x, block.y), -math.inf
         for _ in range(500):
             angle, distance = rng.uniform(-math.pi, math.pi), rng.uniform(*self.distance_m)
-            place = (block.x + distance * math.cos(angle), block.y + distance * math.sin(angle))
-            if not layout.inside(*place):
+            point = (block.x + distance * math.cos(angle), block.y + distance * math.sin(angle))
+            if not layout.inside(*point):
                 continue
-            room = min(math.dist(place, at) - layout.CLEARANCE_M["block", kind] for at, kind in things)
+            room = min(math.dist(point, xy) - layout.CLEARANCE_M["block", kind] for xy, kind in things)
             if room > most_room:
-                best, most_room = place, room
+                best, most_room = point, room
             if room >= 0:
                 break
         robot.place_block(task.block, *best, block.yaw)

@@ -90,13 +90,13 @@ class Objective(nn.Module):
         """Return the scalar loss, and detached scalars: flow, text, place (localisation), uv_error."""
         hidden, kv, prefix_mask = self._prefix(batch)
         text = self._text(hidden, prefix_mask.shape[1], batch)
-        place, uv_error = self.localiser(kv, self.cells, batch.uv, batch.uv_mask)
+        location_error, uv_error = self.localiser(kv, self.cells, batch.uv, batch.uv_mask)
         flow = self._flow(kv, prefix_mask, batch, generator)
-        loss = flow + self.text_weight * text + self.localisation_weight * place
+        loss = flow + self.text_weight * text + self.localisation_weight * location_error
         return loss, {
             "flow": flow.detach(),
             "text": text.detach(),
-            "place": place.detach(),
+            "place": location_error.detach(),
             "uv_error": uv_error,
         }
 

@@ -137,7 +137,7 @@ class Session:
         arm = _Arm(self)
         thinker = _Thinker(self, seed)
         event_frame = 0 if event is None else event.frame(seed)
-        right, asked = 0, 0
+        right, questions = 0, 0
         for frame in range(event_frame + frames):
             now_ns = _ns(frame)
             if event is not None and frame == event_frame:
@@ -149,8 +149,8 @@ class Session:
                 observation = self.observe(instruction, now_ns, blank=condition == "blank")
                 with self.engine.observe(observation) as prefix:
                     thinker.think(prefix, frame)
-                    if ask_every is not None and frame >= asked * ask_every:
-                        asked += 1
+                    if ask_every is not None and frame >= questions * ask_every:
+                        questions += 1
                         right += "".join(self.engine.ask(prefix)).strip() == robot.truth().answer
             arm.move(frame)
             if robot.truth().success and task.family != "follow" and frame >= event_frame:
@@ -164,7 +164,7 @@ class Session:
             time_s=(frame + 1 - event_frame) * FRAME_S,
             jerk=arm.jerk(),
             answers_right=right,
-            answers_asked=asked,
+            answers_asked=questions,
             tracking=arm.tracking(),
             seam=arm.seam(),
             chunks_per_s=len(thinker.horizons) / ((frame + 1) * FRAME_S),

@@ -113,12 +113,12 @@ def batch(parts: list[Part], size: int, generator: torch.Generator) -> Batch:
     """Return a batch drawn uniformly from all parts, with jittered colours."""
     total = sum(map(len, parts))
     index = torch.randint(total, (size,), device=generator.device, generator=generator).sort().values
-    taken, start = [], 0
+    batches, start = [], 0
     for part in parts:
-        here = index[(index >= start) & (index < start + len(part))] - start
-        taken.append(part.take(here))
+        local = index[(index >= start) & (index < start + len(part))] - start
+        batches.append(part.take(local))
         start += len(part)
-    images, *rest = (torch.cat(column) for column in zip(*taken, strict=True))
+    images, *rest = (torch.cat(column) for column in zip(*batches, strict=True))
     return Batch(_jitter(images, generator), *rest)
 
 

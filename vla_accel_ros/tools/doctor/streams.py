@@ -135,9 +135,9 @@ def _together(contract: Contract, watched: Watched) -> Iterator[Finding]:
         if len(a) and len(b):
             skew_s = float(np.median(np.abs(a[:, None] - b[None]).min(axis=1))) * 1e-9
             if skew_s > contract.max_skew_s:
-                apart = f"{first} and {other} are {skew_s:.3f} s apart"
+                sentence = f"{first} and {other} are {skew_s:.3f} s apart"
                 fix = "trigger the cameras together, raise their rate, or raise max_skew_s"
-                yield error("max_skew_s", f"{apart}, max_skew_s allows {contract.max_skew_s:g}", fix)
+                yield error("max_skew_s", f"{sentence}, max_skew_s allows {contract.max_skew_s:g}", fix)
     if watched.observations:
         yield ok("observation", f"{watched.observations} could be made of all streams")
     else:

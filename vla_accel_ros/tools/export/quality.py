@@ -91,9 +91,9 @@ def _frozen(times_ns: np.ndarray, positions: np.ndarray, grid: np.ndarray, comma
     changes = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values) - 1]
     longest = int(np.argmax(np.diff(times[changes])))
     begin, end = times[changes[longest]], times[changes[longest + 1]]
-    wanted = commands[(grid >= begin) & (grid <= end)]
-    wanted = wanted[np.isfinite(wanted)]
-    if (end - begin) * 1e-9 < FROZEN_S or not len(wanted) or np.ptp(wanted) < FROZEN:
+    commanded = commands[(grid >= begin) & (grid <= end)]
+    commanded = commanded[np.isfinite(commanded)]
+    if (end - begin) * 1e-9 < FROZEN_S or not len(commanded) or np.ptp(commanded) < FROZEN:
         return ""
     stands = f"reports {values[changes[longest]]:.3f} for {(end - begin) * 1e-9:.1f} s"
-    return f"{stands}, while it is commanded over {np.ptp(wanted):.2f}"
+    return f"{stands}, while it is commanded over {np.ptp(commanded):.2f}"

@@ -128,7 +128,7 @@ class Streams:
         self._marks, self.extent_ns = Marks(), (0, 0)
         self.marked = f"{self._namespace}/{EPISODE}" in bag.topics
         self._read()
-        self.episodes = [replace(each, task="") if task else each for each in self._marks.episodes]
+        self.episodes = [replace(episode, task="") if task else episode for episode in self._marks.episodes]
         for camera, stamps in self.images.items():
             self.images[camera] = sorted(set(stamps))
         for joint in self._joints.values():
@@ -192,10 +192,12 @@ class Streams:
 
     def tasks(self, times_ns: np.ndarray) -> list[str]:
         """Return the task of the episode at each time, or else the instruction, "" before the first."""
-        told = [self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)]
+        instructions = [
+            self._told.things[which] if which >= 0 else "" for which in self._told.newest(times_ns)
+        ]
         numbers = self.numbers(times_ns).tolist()
         marked = [self.episodes[number].task if number >= 0 else "" for number in numbers]
-        return [task or instruction for task, instruction in zip(marked, told)]
+        return [task or instruction for task, instruction in zip(marked, instructions)]
 
     def numbers(self, times_ns: np.ndarray) -> np.ndarray:
         """Return the index [N] of the marked episode at each time, -1 outside of all."""

@@ -98,21 +98,21 @@ class Board:
                 continue
             key = f"/{match['namespace'] or ''}", match["node"], match["item"]
             values = {pair.key: pair.value for pair in line.values}
-            before, self._lines[key] = self._lines.get(key), _Heard(line.message, values, now_s)
+            previous, self._lines[key] = self._lines.get(key), _Heard(line.message, values, now_s)
             if key[1:] == (_INFERENCE, "fleet") and (stalled := _number(values, "stalled [s]")) is not None:
-                counted = _number(before.values, "stalled [s]") if before is not None else None
+                counted = _number(previous.values, "stalled [s]") if previous is not None else None
                 # The node's count begins at 0 with each task.
                 self._stalled[key[0]] += stalled - counted if counted and counted <= stalled else stalled
 
     def robots(self) -> list[str]:
         """Return the namespaces of all robots heard so far, sorted."""
-        own = {space for space, node, item in self._lines if node == _INFERENCE and item == "fleet"}
+        robots = {space for space, node, item in self._lines if node == _INFERENCE and item == "fleet"}
         served = {
             item.removeprefix("robot ")
             for _, node, item in self._lines
             if node == _SCHEDULER and item.startswith("robot ")
         }
-        return sorted(own | served)
+        return sorted(robots | served)
 
     def rows(self, now_s: float) -> list[Row]:
         """Return one row for each robot, sorted by namespace."""
@@ -120,22 +120,22 @@ class Board:
 
     def scheduler(self, now_s: float) -> Scheduler:
         """Return the scheduler's state at `now_s`."""
-        own = {item: heard for (_, node, item), heard in self._lines.items() if node == _SCHEDULER}
-        last_s = max((heard.at_s for heard in own.values()), default=None)
+        reports = {item: heard for (_, node, item), heard in self._lines.items() if node == _SCHEDULER}
+        last_s = max((heard.at_s for heard in reports.values()), default=None)
         if last_s is None:
             return Scheduler("not heard yet")
         if now_s - last_s > SILENT_S:
             return Scheduler(f"silent for {now_s - last_s:.0f} s")
-        now = {item: heard for item, heard in own.items() if now_s - heard.at_s <= SILENT_S}
-        queue = now.get("queue")
+        recent = {item: heard for item, heard in reports.items() if now_s - heard.at_s <= SILENT_S}
+        queue = recent.get("queue")
         if queue is None:
-            return Scheduler("; ".join(heard.message for heard in now.values()))
+            return Scheduler("; ".join(heard.message for heard in recent.values()))
         return Scheduler(
             queue.message,
             queue.values.get("rule", ""),
             _number(queue.values, "chunks promised [1/s]"),
             _number(queue.values, "chunks possible [1/s]"),
-            tuple(sorted(item.removeprefix("replica ") for item in now if item.startswith("replica "))),
+            tuple(sorted(item.removeprefix("replica ") for item in recent if item.startswith("replica "))),
             well=True,
         )
 
@@ -170,8 +170,8 @@ class Board:
         )
 
     def _newest(self, node: str, item: str) -> _Heard | None:
-        found = [heard for (_, n, i), heard in self._lines.items() if (n, i) == (node, item)]
-        return max(found, key=lambda heard: heard.at_s, default=None)
+        reports = [heard for (_, n, i), heard in self._lines.items() if (n, i) == (node, item)]
+        return max(reports, key=lambda heard: heard.at_s, default=None)
 
 
 def _number(values: dict[str, str], key: str) -> float | None:

@@ -11,8 +11,8 @@ SUBCOMMANDS = (up, top)
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the group and its subcommands."""
-    what = "start a fleet's scheduler with its replicas, or look at a running fleet"
-    parser = subparsers.add_parser("fleet", help=what, description=what)
+    purpose = "start a fleet's scheduler with its replicas, or look at a running fleet"
+    parser = subparsers.add_parser("fleet", help=purpose, description=purpose)
     group = parser.add_subparsers(title="subcommands", required=True, metavar="SUBCOMMAND", dest="of_fleet")
     for module in SUBCOMMANDS:
         module.register(group)

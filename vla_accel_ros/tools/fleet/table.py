@@ -58,16 +58,16 @@ def drawn(board: Board, now_s: float, title: str = "vla fleet top") -> Group:
 
 def lines(board: Board, now_s: float) -> list[str]:
     """Return the table as text: a line for the scheduler, then one for each robot."""
-    found = [_head(board.scheduler(now_s))]
+    lines = [_head(board.scheduler(now_s))]
     for row in board.rows(now_s):
-        told = [
+        parts = [
             f"{name} {number} {unit}".rstrip()
             for (name, unit), number in zip(COLUMNS, _numbers(row))
             if number != "-"
         ]
         state, motion = _short(row.state, _WIDEST_LINE), _short(row.motion, _WIDEST_LINE)
-        found.append(f"{row.robot}: {state} | {motion} | {', '.join(told)}")
-    return found
+        lines.append(f"{row.robot}: {state} | {motion} | {', '.join(parts)}")
+    return lines
 
 
 def write_svg(board: Board, now_s: float, path: Path, title: str = "vla fleet top") -> None:

@@ -22,8 +22,8 @@ TOLD_S = 2.5
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "a live table of the robots of a running fleet, from /diagnostics of this ROS domain"
-    parser = subcommand(subparsers, "top", what, run)
+    purpose = "a live table of the robots of a running fleet, from /diagnostics of this ROS domain"
+    parser = subcommand(subparsers, "top", purpose, run)
     add = parser.add_argument
     add("--seconds", type=float, metavar="S", help="end after this time (default: at Ctrl-C)")
     add(

@@ -24,8 +24,8 @@ END_S = 15.0
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "start a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C"
-    parser = subcommand(subparsers, "up", what, run)
+    purpose = "start a Ray head, replicas and the scheduler of a fleet on this machine, until Ctrl-C"
+    parser = subcommand(subparsers, "up", purpose, run)
     engine_options(parser, "goal")
     add = parser.add_argument
     add("--replicas", nargs="+", default=["edge:1"], metavar="TIER:COUNT[:GPUS]",
@@ -63,26 +63,26 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
     from vla_accel_ros.nodes.running.environment import share_path
 
     file = arguments.params or share_path("config/fleet.yaml")
-    chosen = {
+    parameters = {
         "replicas": "ray",
         "ray_replicas": " ".join(arguments.replicas),
         "ray_address": arguments.address,
     }
     if arguments.goal:
-        chosen["goal"] = arguments.goal
+        parameters["goal"] = arguments.goal
     for name in ("model", "contract"):
         if (path := getattr(arguments, name)) is not None:
-            chosen[name] = str(path.resolve())
+            parameters[name] = str(path.resolve())
     for needed in (file, arguments.model, arguments.contract):
         if needed is not None and not needed.exists():
             raise FileNotFoundError(f"{needed} does not exist")
     words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true", "-p", "end_if_refused:=true"]
-    for name, text in chosen.items():
+    for name, text in parameters.items():
         words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]
-    for told in arguments.param:
-        if ":=" not in told:
-            raise ValueError(f"--param {told}: give NAME:=VALUE, such as rule:=kairos.")
-        words += ["-p", told]
+    for assignment in arguments.param:
+        if ":=" not in assignment:
+            raise ValueError(f"--param {assignment}: give NAME:=VALUE, such as rule:=kairos.")
+        words += ["-p", assignment]
     return words
 
 

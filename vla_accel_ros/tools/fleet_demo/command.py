@@ -12,8 +12,8 @@ from vla_accel_ros.tools.running.messages import provide_messages
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    what = "simulated robots on one scheduler; one robot and the scheduler are killed while you watch"
-    parser = subcommand(subparsers, "fleet-demo", what, run)
+    purpose = "simulated robots on one scheduler; one robot and the scheduler are killed while you watch"
+    parser = subcommand(subparsers, "fleet-demo", purpose, run)
     add = parser.add_argument
     add("--robots", type=int, default=3, metavar="N", help="number of robots (default: %(default)s)")
     add(
@@ -52,9 +52,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo. Returns 0 if every robot did all its tasks, else 1."""
-    wanted = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
-    wanted["kill"] = tuple(filter(None, (name.strip() for name in arguments.kill.split(","))))
-    options = Options(**wanted)
+    options_given = {name: getattr(arguments, name) for name in Options.__dataclass_fields__}
+    options_given["kill"] = tuple(filter(None, (name.strip() for name in arguments.kill.split(","))))
+    options = Options(**options_given)
 
     provide_messages()
     from vla_accel_ros.tools.fleet_demo.run import run

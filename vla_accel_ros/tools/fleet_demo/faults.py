@@ -54,8 +54,8 @@ class Faults:
         self.faults: list[Fault] = []
         self._fleet, self._robots, self._tell = fleet, robots, tell
         self._victim = robots[len(robots) // 2]
-        known = {ROBOT: self._kill_robot, SCHEDULER: self._kill_scheduler}
-        self._planned = [known[name] for name in kills]
+        by_name = {ROBOT: self._kill_robot, SCHEDULER: self._kill_scheduler}
+        self._planned = [by_name[name] for name in kills]
         self._begun_s = time.monotonic()
         self._since_s = self._begun_s
 

@@ -132,8 +132,8 @@ class Fleet:
                 self._killed.discard(node.name)
                 own = sum(death.name == node.name and not death.killed for death in self.deaths)
                 if not killed and own + 1 >= STARTS:
-                    why = f"{node.name} {node.how_it_ended()} for the {own + 1}. time"
-                    raise RuntimeError(f"{why}; the end of {node.log}:\n{node.last_words()}")
+                    sentence = f"{node.name} {node.how_it_ended()} for the {own + 1}. time"
+                    raise RuntimeError(f"{sentence}; the end of {node.log}:\n{node.last_words()}")
                 self.deaths.append(Death(node.name, now_s, killed))
                 self._due[node.name] = now_s + RESPAWN_S
                 self._tell(f"{node.name} {node.how_it_ended()}: it is started again in {RESPAWN_S:.0f} s")

@@ -58,8 +58,8 @@ class Robot:
     def acting(self) -> bool:
         """Whether it has been at a task for ACTING_S."""
         board = self.board
-        began = board.plan is not None and not board.outcome
-        return began and self.operator.now_ns() - board.begun_ns > ACTING_S * 1e9
+        acts = board.plan is not None and not board.outcome
+        return acts and self.operator.now_ns() - board.begun_ns > ACTING_S * 1e9
 
     def begin(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
         """Play `episodes` tasks in a thread, and more while `further()` is true."""
@@ -133,10 +133,10 @@ class Robot:
             except NodeDied as died:
                 resume = resume or died.name.endswith("trajectory")
             except TimeoutError as error:
-                said = self.operator.diagnostics
-                lines = [f"{item}: {line.message}" for item, line in said.items() if line.level != OK]
-                why = "; ".join(lines) or "its nodes say nothing"
-                raise TimeoutError(f"{self.name}: {error}; {why}") from None
+                reports = self.operator.diagnostics
+                lines = [f"{item}: {line.message}" for item, line in reports.items() if line.level != OK]
+                reason = "; ".join(lines) or "its nodes say nothing"
+                raise TimeoutError(f"{self.name}: {error}; {reason}") from None
 
     def _wait_for_motion(self, resume: bool) -> None:
         since_ns = self.operator.now_ns()
@@ -152,8 +152,8 @@ class Robot:
             # Report the most serious death: without the arm the episode is over, and a restarted trajectory
             # node holds.
             sim = [SIM for name in names if name.endswith(SIM)]
-            held = [name for name in names if name.endswith("trajectory")]
-            raise NodeDied((sim or held or names)[0])
+            controllers = [name for name in names if name.endswith("trajectory")]
+            raise NodeDied((sim or controllers or names)[0])
 
     def _run(self, episodes: int, seed: int, further: Callable[[], bool]) -> None:
         try:

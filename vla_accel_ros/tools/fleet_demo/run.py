@@ -140,8 +140,8 @@ class FleetDemo:
             show()
             if time.monotonic() > end_s:
                 node = fleet.processes[SCHEDULER]
-                why = f"the scheduler was not ready within {START_S:.0f} s ({heard.said})"
-                raise RuntimeError(f"{why}; the end of {node.log}:\n{node.last_words()}")
+                sentence = f"the scheduler was not ready within {START_S:.0f} s ({heard.said})"
+                raise RuntimeError(f"{sentence}; the end of {node.log}:\n{node.last_words()}")
 
     def _set_pace(self) -> None:
         """Set the first factor from what the scheduler measured while nothing else ran."""
@@ -212,9 +212,9 @@ class FleetDemo:
         rows = self._board.rows(time.monotonic())
         stalled_s = {row.robot: row.stalled_s or 0.0 for row in rows}
         faults = self._faults.faults if self._faults is not None else []
-        found = summary.figures(self._robots, self._options.episodes, faults, stalled_s, self._cpu)
+        figures = summary.figures(self._robots, self._options.episodes, faults, stalled_s, self._cpu)
         factors = self._factors or [1.0]
-        found["simulated_time"] = {
+        figures["simulated_time"] = {
             "seconds": round(self._simulated_s, 1),
             "real_seconds": round(self._seconds, 1),
             "factor": {
@@ -224,7 +224,7 @@ class FleetDemo:
                 "mean": round(self._simulated_s / max(self._seconds, 1e-3), 3),
             },
         }
-        return found
+        return figures
 
     def _write(self, found: dict[str, Any]) -> None:
         options = self._options

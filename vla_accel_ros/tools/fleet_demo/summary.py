@@ -82,20 +82,20 @@ def tables(found: dict[str, Any]) -> Group:
         robots.add_row(name, done, scenes, f"{robot['stalled_s']:.1f}")
     time = found["simulated_time"]
     factor = time["factor"]
-    told = Text(
+    text = Text(
         f"{time['seconds']:.0f} simulated s in {time['real_seconds']:.0f} real s: simulated time went at "
         f"{factor['mean']:.2f} of real time (from {factor['least']:.2f} to {factor['most']:.2f}); times of "
         "tasks and stalls are simulated, those after kills real"
     )
     if not found["faults"]:
-        return Group(robots, told)
+        return Group(robots, text)
     faults = Table(title="killed", title_justify="left")
     for name in ("what", "at s", "moving again after real s"):
         faults.add_column(name)
     for fault in found["faults"]:
-        again = ", ".join(
+        times = ", ".join(
             f"{name} {'not yet' if again_s is None else f'{again_s:.1f}'}"
             for name, again_s in fault["moving_again_s"].items()
         )
-        faults.add_row("\n".join(fault["killed"]), f"{fault['at_s']:.0f}", again)
-    return Group(robots, faults, told)
+        faults.add_row("\n".join(fault["killed"]), f"{fault['at_s']:.0f}", times)
+    return Group(robots, faults, text)

@@ -98,18 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     replicas = _replicas(arguments, trace)
     options = RuleOptions(arguments.kairos_buckets, arguments.kairos_ageing, arguments.age_exponent)
     make = rule_factory(arguments.rule, options)
-    what, settings = _load(arguments, trace), _settings(arguments, trace)
+    workload, settings = _load(arguments, trace), _settings(arguments, trace)
     if arguments.robots is not None:
-        outcome = closed_fleet(what, make, arguments.robots, replicas, settings)
+        outcome = closed_fleet(workload, make, arguments.robots, replicas, settings)
     else:
-        load = 1.0 if arguments.load is None and what.arrived_s is None else arguments.load
-        outcome = open_loop(what, make, load, replicas, settings)
+        load = 1.0 if arguments.load is None and workload.arrived_s is None else arguments.load
+        outcome = open_loop(workload, make, load, replicas, settings)
     oracle = trace is None and arguments.horizon == DYNAMIC
-    found = {"simulated": True, **_asked(arguments), "oracle_horizons": oracle, **figures(outcome)}
+    document = {"simulated": True, **_asked(arguments), "oracle_horizons": oracle, **figures(outcome)}
     if arguments.json is None or str(arguments.json) != "-":
-        _print(found)
+        _print(document)
     if arguments.json is not None:
-        text = json.dumps(found, indent=1)
+        text = json.dumps(document, indent=1)
         if str(arguments.json) == "-":
             print(text)
         else:
@@ -199,9 +199,9 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
         "lead",
         "elastic",
     )
-    asked = {name: getattr(arguments, name) for name in names}
-    asked["policy"] = arguments.rule  # the file's word of earlier versions
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
+    options = {name: getattr(arguments, name) for name in names}
+    options["policy"] = arguments.rule  # the file's word of earlier versions
+    return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     rounds = read(arguments.bags)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     traces.save(arguments.out, rounds)
-    print(f"{arguments.out}: {len(rounds)} rounds of {len({one.task for one in rounds})} tasks")
+    print(f"{arguments.out}: {len(rounds)} rounds of {len({round_.task for round_ in rounds})} tasks")
     return 0
 
 
@@ -79,8 +79,8 @@ class _Round:
     @property
     def first(self) -> _Asked | None:
         """The attempt that was recorded first."""
-        every = [asked for of in self.attempts.values() for asked in of]
-        return min(every, key=lambda asked: asked.at_ns, default=None)
+        every = [request for attempts in self.attempts.values() for request in attempts]
+        return min(every, key=lambda request: request.at_ns, default=None)
 
 
 def read(bags: Sequence[Path]) -> list[RecordedRound]:
@@ -93,25 +93,26 @@ def read(bags: Sequence[Path]) -> list[RecordedRound]:
     tasks: dict[TaskKey, dict[int, _Round]] = {}
     for path in bags:
         _note(Bag(path), tasks)
-    asked_ns = [first.at_ns for of in tasks.values() for one in of.values() if (first := one.first)]
-    rounds = [one for key, of in tasks.items() for one in _recorded(key, of, min(asked_ns, default=0))]
+    firsts = (round_.first for numbered in tasks.values() for round_ in numbered.values())
+    start_ns = min((first.at_ns for first in firsts if first), default=0)
+    rounds = [round_ for key, numbered in tasks.items() for round_ in _recorded(key, numbered, start_ns)]
     if not rounds:
         named = ", ".join(map(str, bags))
         raise ValueError(
             f"{named}: no request was answered; record fleet/request and fleet/answer of every robot"
         )
-    return sorted(rounds, key=lambda one: one.asked_s or 0.0)
+    return sorted(rounds, key=lambda round_: round_.asked_s or 0.0)
 
 
 def _note(bag: Bag, tasks: dict[TaskKey, dict[int, _Round]]) -> None:
     for entry in bag.entries({REQUEST, ANSWER}):
         message = bag.decode(entry)
         of = tasks.setdefault((message.robot, message.engine, message.task), {})
-        one = of.setdefault(message.round, _Round())
+        round_ = of.setdefault(message.round, _Round())
         if entry.type == REQUEST:
-            one.attempts.setdefault(message.attempt, []).append(_asked(message, entry.log_ns))
-        elif not message.refusal and one.answer is None:
-            one.answer = _answered(message, entry.log_ns)
+            round_.attempts.setdefault(message.attempt, []).append(_asked(message, entry.log_ns))
+        elif not message.refusal and round_.answer is None:
+            round_.answer = _answered(message, entry.log_ns)
 
 
 def _asked(message: Any, at_ns: int) -> _Asked:
@@ -129,21 +130,21 @@ def _answered(message: Any, at_ns: int) -> _Answered:
 def _recorded(key: TaskKey, of: dict[int, _Round], begin_ns: int) -> Iterator[RecordedRound]:
     """Yield the rounds of one task. begin_ns: when the first request of all bags was recorded."""
     robot, engine, task = key
-    place = 0
+    index = 0
     for number in sorted(of):
         first, answer = of[number].first, of[number].answer
         if first is None or answer is None:
             continue
-        after = of.get(number + 1, _Round()).first
-        seen = of[number].attempts.get(answer.attempt, [first])[-1]
+        following = of.get(number + 1, _Round()).first
+        request = of[number].attempts.get(answer.attempt, [first])[-1]
         step_s = answer.step_s
         yield RecordedRound(
-            f"{robot}/{engine[:8]}/{task}", first.kind, _executed(answer, after), answer.chunk, robot, place,
-            asked_s=(first.at_ns - begin_ns) * 1e-9, left_s=first.remaining * step_s,
+            f"{robot}/{engine[:8]}/{task}", first.kind, _executed(answer, following), answer.chunk,
+            robot, index, asked_s=(first.at_ns - begin_ns) * 1e-9, left_s=first.remaining * step_s,
             queued_s=answer.queued_s, served_s=answer.served_s,
-            age_s=max(0.0, seen.age_s + (answer.at_ns - seen.at_ns) * 1e-9), step_s=step_s,
+            age_s=max(0.0, request.age_s + (answer.at_ns - request.at_ns) * 1e-9), step_s=step_s,
         )  # fmt: skip
-        place += 1
+        index += 1
 
 
 def _executed(answer: _Answered, after: _Asked | None) -> int:

@@ -86,25 +86,25 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(sizes, device, work, *pool)
     wanted = Wanted(arguments.vision_hz, arguments.action_hz, max_age_s=age)
     verdict = judge(plan, wanted)
-    fleet, line, late = None, verdict.line, bool(verdict.late)
+    fleet, line, is_late = None, verdict.line, bool(verdict.late)
     if arguments.robots is not None:
         slots, _, *rest = pool
         fleet = plan_fleet(sizes, device, work, arguments.robots, arguments.action_hz, slots, *rest)
-        one = judge(plan, Wanted(0.0, 0.0, max_age_s=age))  # the rates of all are in the fleet's plan
-        line = one.line if one.late else fleet_line(fleet.robots, arguments.robots)
-        late = bool(one.late) or fleet.robots < arguments.robots
+        alone = judge(plan, Wanted(0.0, 0.0, max_age_s=age))  # the rates of all are in the fleet's plan
+        line = alone.line if alone.late else fleet_line(fleet.robots, arguments.robots)
+        is_late = bool(alone.late) or fleet.robots < arguments.robots
     if arguments.json:
         print(json.dumps(as_json(plan, verdict, fleet), indent=1))
     else:
         doubtful = bool(verdict.doubtful) and fleet is None
-        print(f"{headline(plan, fleet, late, doubtful)}\n{line}")
+        print(f"{headline(plan, fleet, is_late, doubtful)}\n{line}")
         print(plan_text(plan, wanted))
         print(goal_line, end="\n" if goal_line else "")
         if fleet is not None:
             print(fleet_text(fleet, arguments.robots, arguments.action_hz))
         if arguments.numbers:
             print(numbers_text(device))
-    return 1 if late else 0
+    return 1 if is_late else 0
 
 
 def fleet_line(promised: int, wanted: int) -> str:
@@ -131,10 +131,10 @@ def measured(base: Device, out: Path) -> Device:
     dtypes = ["bf16", *(["fp8"] if (major, minor) >= (8, 9) else []), "int8"]
     models, views = MODELS.values(), (1, 2, 3)
     read = attentions(models, views)
-    found = measure(base, where, shapes(models, views, dtypes), say=print, read=read, rows=dtypes[1:])
+    gpu = measure(base, where, shapes(models, views, dtypes), say=print, read=read, rows=dtypes[1:])
     memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
     device = replace(
-        found, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
+        gpu, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
     )
     note = f"Measured by vla plan --measure, torch {torch.__version__}; the rest is from {base.name}.yaml."
     out.parent.mkdir(parents=True, exist_ok=True)

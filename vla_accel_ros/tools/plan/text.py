@@ -43,8 +43,8 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
     m = plan.memory
     shown = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
     lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {shown}")
-    own = (f"{name} {sum(of) / 1e9:.2f}" for name, of in plan.parts.items())
-    lines.append(f"          weights and copies, less what is freed: {', '.join(own)}")
+    shares = (f"{name} {sum(of) / 1e9:.2f}" for name, of in plan.parts.items())
+    lines.append(f"          weights and copies, less what is freed: {', '.join(shares)}")
     lines.append(f"power     {plan.watts:g} W at most")
     chunks_hz = plan.action_hz(wanted.vision_hz)
     chunks = f"{rate_text(chunks_hz)} chunks a second" if chunks_hz else "no chunk: lower --vision-hz"
@@ -87,7 +87,7 @@ def as_json(plan: Plan, verdict: Verdict, fleet: FleetPlan | None) -> dict[str, 
         "action_s": plan.action,
         "latency_s": plan.latency,
         "memory_bytes": asdict(plan.memory),
-        "weights_bytes": {name: sum(of) for name, of in plan.parts.items()},
+        "weights_bytes": {name: sum(sizes) for name, sizes in plan.parts.items()},
         "promised_hz": plan.vision_hz,
         "verdict": {**asdict(verdict), "line": verdict.line},
         "fleet": None if fleet is None else asdict(fleet),

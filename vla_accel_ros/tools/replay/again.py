@@ -129,7 +129,7 @@ class _Stage:
             self._engine, self._robot = load.engine(self.contract, say), ""
         else:
             self._engine = beside._engine
-        here = session_of(
+        present = session_of(
             self._engine,
             {**load.settings, **({JPEG_BY: cv2.__version__} if self._jpeg_quality else {})},
             model=model,
@@ -139,9 +139,9 @@ class _Stage:
             checksum=found,
             robot=self._robot,
         )
-        self.notes = [*company(settings), *session.differences(here)]
+        self.notes = [*company(settings), *session.differences(present)]
         self._answer_tokens = load.config.answer_tokens
-        say(f"on {here.device}, {load.dtype}")
+        say(f"on {present.device}, {load.dtype}")
 
     def takes(self, robot: str, load: Load, contract: Contract) -> bool:
         """Add a robot to the engine if it has room for the robot's actions; return whether it serves that
