@@ -677,20 +677,22 @@ def time_stages(captured: Captured) -> Durations:
         while time.monotonic() < warm_until_s:
             by_events(encode, device)
         stages = encode, prefill, captured.steps[0][batch]
-        alone_s = [min(by_events(stage, device) for _ in range(RUNS)) for stage in stages]
+        encode_s, prefill_s, decode_s = (
+            sum(by_events(stage, device) for _ in range(RUNS)) / RUNS for stage in stages
+        )
         if device.type != "cuda":
-            return Durations(*alone_s)
+            return Durations(encode_s, prefill_s, decode_s)
         streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
         by_split = {}
         for split in captured.splits:
             step = captured.steps[split][batch]
             times = (
-                _beside_s(stage, stage_s, step, alone_s[2], streams)
-                for stage, stage_s in zip(captured.front[split], alone_s)
+                _beside_s(stage, stage_s, step, decode_s, streams)
+                for stage, stage_s in zip(captured.front[split], (encode_s, prefill_s))
             )
             by_split[split] = Beside(*next(times), *next(times))
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return Durations(*alone_s, by_split, sms)
+    return Durations(encode_s, prefill_s, decode_s, by_split, sms)
 
 
 def _beside_s(

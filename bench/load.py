@@ -35,7 +35,6 @@ from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_sa
 from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.models.pi.folded import Expert
 from vla_accel_ros.models.pi.folding import fold_expert
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
@@ -180,11 +179,11 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     torch.zeros(1, device=device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    before_kb, start = _status("VmRSS"), time.perf_counter()
+    resident_bytes, start = _status("VmRSS"), time.perf_counter()
     policy = load_policy(folder, device, getattr(torch, dtype), trained_as=trained_as(folder))
     seconds = time.perf_counter() - start
     model = sum(parameter.nbytes for parameter in policy.model.parameters())
-    more_kb = _status("VmHWM") - before_kb - (model if device == "cpu" else 0)
+    beside_bytes = _status("VmHWM") - resident_bytes - (model if device == "cpu" else 0)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
     names = policy.config.image_names
     images = {name: np.zeros((224, 224, 3), np.uint8) for name in names}
@@ -195,7 +194,7 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
     return {
         "seconds": round(seconds, 2),
         "model_gb": round(model / GB, 3),
-        "host_beside_gb": round(more_kb / GB, 3),
+        "host_beside_gb": round(beside_bytes / GB, 3),
         "device_peak_gb": None if peak is None else round(peak / GB, 3),
         "actions": list(actions.shape),
         "finite": bool(np.isfinite(actions).all()),
@@ -205,20 +204,20 @@ def load_once(folder: Path, device: str, dtype: str) -> dict[str, Any]:
 
 def trained_as(folder: Path) -> str:
     """SETTINGS for a folder of openpi's, nothing for any other."""
-    said = json.loads((folder / "config.json").read_text())
-    return SETTINGS if "action_horizon" in said and "vla_accel_ros" not in said else ""
+    fields = json.loads((folder / "config.json").read_text())
+    return SETTINGS if "action_horizon" in fields and "vla_accel_ros" not in fields else ""
 
 
-def timed_fold(model: Pi) -> tuple[float, Expert]:
+def timed_fold(model: Pi) -> float:
     """Time of the second of two runs, because the first one loads libraries."""
     seconds = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        expert = fold_expert(model, 10)
+        fold_expert(model, 10)
         if model.embed_table.is_cuda:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    return round(seconds, 4), expert
+    return round(seconds, 4)
 
 
 def _status(field: str) -> int:

@@ -1,7 +1,8 @@
 """Assigned names are nouns of the field, and files are short: shares and limits by room, which only go down.
 
-A room is a folder of the package, or bench or test. Its share counts the names that assignments and loops bind (not parameters)
-and are in VAGUE. Who renames in a room lowers its limit. `python test/test_words.py` prints all shares.
+A room is a folder of the package, or bench, or test. Its share counts the names that assignments and loops
+bind (not parameters) and are in VAGUE. Who renames in a room lowers its limit. `python test/test_words.py`
+prints all shares.
 """
 
 from __future__ import annotations

@@ -38,17 +38,17 @@ def killed(resumed_s: float | None, **more: Any) -> Kill:
 
 
 def test_a_robot_that_did_not_go_on_is_a_fault_and_counted() -> None:
-    found = of_kills(killed(0.5), killed(None))
-    row = found["by_kind"]["inference"]
+    run = of_kills(killed(0.5), killed(None))
+    row = run["by_kind"]["inference"]
     assert row["kills"] == 2 and row["stuck"] == 1
-    assert fleet_chaos.faults(found) == ["inference: 1 robots did not go on"]
+    assert fleet_chaos.faults(run) == ["inference: 1 robots did not go on"]
 
 
 def test_a_robot_that_goes_on_late_or_is_silent_is_a_fault() -> None:
     assert fleet_chaos.faults(of_kills(killed(MOVES_S))) == []
     assert "the bound is" in fleet_chaos.faults(of_kills(killed(MOVES_S + 0.1)))[0]
-    (said,) = fleet_chaos.faults(of_kills(killed(1.0, silent=["/robot0"])))
-    assert "neither moved nor said why" in said
+    (sentence,) = fleet_chaos.faults(of_kills(killed(1.0, silent=["/robot0"])))
+    assert "neither moved nor said why" in sentence
 
 
 @pytest.mark.parametrize(

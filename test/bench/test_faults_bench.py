@@ -38,9 +38,9 @@ def test_fewer_runs_than_wanted_are_not_hidden_nor_are_runs_that_differ():
         run("kill-trajectory", None),
         run("kill-trajectory", note="does not move after it", person="~/resume"),
     ]
-    _, runs, stops, *_, resumes, person, said = cells(rows)
+    _, runs, stops, *_, resumes, person, row = cells(rows)
     assert runs == "5 of 50"
     assert "0.50" in stops and "goes on (1 of 5)" in stops
     assert "no (4 of 5)" in resumes and "never stood (1 of 5)" in resumes
     assert "~/resume (4 of 5)" in person
-    assert "does not move after it (1 of 5)" in said
+    assert "does not move after it (1 of 5)" in row

@@ -26,6 +26,6 @@ def test_node_and_simulator_agree_at_177_decisions_a_second(policy, options):
     """Points are of fifo's figures. While Kairos counted decisions, the node's average was 9 % above fifo's
     and the simulator's 6 % below."""
     run = fifo() if policy == "fifo" else both(policy, TASKS, 0, options)
-    apart = compared([run], [fifo()])["apart"]
-    assert abs(apart["avg"]) < 3.0 and abs(apart["p95"]) < 5.0
+    points = compared([run], [fifo()])["apart"]
+    assert abs(points["avg"]) < 3.0 and abs(points["p95"]) < 5.0
     assert run[NODE]["avg"] == pytest.approx(run[BATCHES]["avg"], rel=0.04)

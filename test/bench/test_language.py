@@ -24,28 +24,28 @@ def made() -> tuple:
 def frames(made: tuple, mode: str, prefer: str, drafts: list | None = None) -> list[tuple[int, Finished]]:
     """Of six frames, which was the newest when each was finished."""
     model, prompts = made
-    language, found = Language(model, prompts, TOKENS, mode, prefer, None, drafts or []), []
+    language, finished = Language(model, prompts, TOKENS, mode, prefer, None, drafts or []), []
     newest = -1
 
     def finish(one: Finished, age_s: float) -> None:
-        found.append((newest, one))
+        finished.append((newest, one))
 
     for newest in range(6):
         language.frame(newest, finish)
-    return found
+    return finished
 
 
 def test_every_mode_says_the_greedy_tokens(made: tuple) -> None:
-    truth = {one.frame % 2: one.tokens for _, one in frames(made, SEQUENTIAL, FRESHNESS)}
-    wrong = [tuple((token + 1) % 64 for token in truth[index]) for index in range(2)]
-    half = [(truth[index][0], *wrong[index][1:]) for index in range(2)]
+    truth = {frame.frame % 2: frame.tokens for _, frame in frames(made, SEQUENTIAL, FRESHNESS)}
+    wrong_draft = [tuple((token + 1) % 64 for token in truth[index]) for index in range(2)]
+    half = [(truth[index][0], *wrong_draft[index][1:]) for index in range(2)]
     for prefer in (RATE, FRESHNESS):
-        for given, accepted in ((wrong, 0), (half, 1), ([truth[0], truth[1]], 2)):
-            found = frames(made, SPECULATIVE, prefer, drafts=given)
-            assert found and all(one.tokens == truth[one.frame % 2] for _, one in found)
-            assert {one.accepted for _, one in found} == {accepted}
-            late = (TOKENS - 1 - accepted) if prefer == RATE else 0
-            assert {newest - one.frame for newest, one in found} == {late}
+        for drafts, accepted in ((wrong_draft, 0), (half, 1), ([truth[0], truth[1]], 2)):
+            finished = frames(made, SPECULATIVE, prefer, drafts=drafts)
+            assert finished and all(frame.tokens == truth[frame.frame % 2] for _, frame in finished)
+            assert {frame.accepted for _, frame in finished} == {accepted}
+            delay = (TOKENS - 1 - accepted) if prefer == RATE else 0
+            assert {newest - frame.frame for newest, frame in finished} == {delay}
     piped = frames(made, PIPELINED, FRESHNESS)
-    assert all(one.tokens == truth[one.frame % 2] for _, one in piped)
-    assert [(newest, one.frame) for newest, one in piped] == [(2, 0), (3, 1), (4, 2), (5, 3)]
+    assert all(frame.tokens == truth[frame.frame % 2] for _, frame in piped)
+    assert [(newest, frame.frame) for newest, frame in piped] == [(2, 0), (3, 1), (4, 2), (5, 3)]

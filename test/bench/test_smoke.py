@@ -26,8 +26,8 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
     assert run.main(bench, [*bench.smoke.split(), "--out", str(folder)]) == 0
     (path,) = folder.glob(f"{name}*.json")  # some have a file of their own for a part, device or size
     document: dict[str, Any] = json.loads(path.read_text())
-    for made in document.get("parts", {"": document}).values():
-        assert {"machine", "versions", "date"} <= made.keys()
+    for part in document.get("parts", {"": document}).values():
+        assert {"machine", "versions", "date"} <= part.keys()
     return document
 
 
@@ -44,8 +44,8 @@ def test_without_a_gpu_one_sentence_says_so(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert run.command(["engine"]) == 1
-    said = capsys.readouterr().err
-    assert "no CUDA device" in said and said.count("\n") == 1
+    sentence = capsys.readouterr().err
+    assert "no CUDA device" in sentence and sentence.count("\n") == 1
 
 
 def test_it_is_listed_and_a_wrong_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

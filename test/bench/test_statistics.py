@@ -43,9 +43,9 @@ CPU = torch.device("cpu")
 
 
 def test_the_interval_is_students() -> None:
-    found = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))
-    assert found["mean"] == 4.5
-    assert found["half"] == pytest.approx(2.3646 * math.sqrt(6.0 / 8.0), rel=0.01)
+    result = interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))
+    assert result["mean"] == 4.5
+    assert result["half"] == pytest.approx(2.3646 * math.sqrt(6.0 / 8.0), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_half_a_run_says_the_same_or_nothing(part: float, whole: float, same: bo
 
 def test_success_is_compared_scene_by_scene() -> None:
     first, then = [True] * 30 + [False] * 10, [True] * 34 + [False] * 6
-    found = gain(first, then)
-    assert (found["won_only_without"], found["won_only_with"]) == (0, 4)
-    assert found["difference"] == pytest.approx(0.1)
-    low, high = found["interval_95"]
+    result = gain(first, then)
+    assert (result["won_only_without"], result["won_only_with"]) == (0, 4)
+    assert result["difference"] == pytest.approx(0.1)
+    low, high = result["interval_95"]
     assert low < 0.1 < high
     crossed = gain(first, then[::-1])
     assert crossed["won_only_without"] == 6 and crossed["won_only_with"] == 10
@@ -123,8 +123,8 @@ def test_an_op_takes_the_longer_of_its_bytes_and_its_arithmetic() -> None:
     ceilings = Ceilings(bandwidth=1e9, arithmetic=1e12)
     assert Op("bytes", 3, 2e3, 1e3).us(ceilings) == pytest.approx(6.0)
     assert Op("flops", 1, 2e3, 5e6).us(ceilings) == pytest.approx(5.0)
-    one = product("p", 1, rows=3, columns=5, inner=7)
-    assert (one.bytes, one.flops) == (70, 210)
+    op = product("p", 1, rows=3, columns=5, inner=7)
+    assert (op.bytes, op.flops) == (70, 210)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_the_roofline_is_the_published_one_less_what_is_not_computed(
 ) -> None:
     """That one counts the whole last prefix layer, 1/18 of prefill, and slightly lower ceilings."""
     times = roofline.stages(PI0, views)
-    for stage, theirs in zip(("encode", "prefill", "denoise"), expected, strict=True):
-        assert 0.90 * theirs < times[stage] <= theirs
+    for stage, published_ms in zip(("encode", "prefill", "denoise"), expected, strict=True):
+        assert 0.90 * published_ms < times[stage] <= published_ms
     assert times["total"] == pytest.approx(sum(times[stage] for stage in ("encode", "prefill", "denoise")))
 
 
 @pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
 def test_kernels_of_a_step_sum_to_the_step(config: PiConfig) -> None:
-    each = roofline.kernels_us(config, 2, 20)
-    layer = sum(each[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down"))
-    step = 18 * layer + each["embed_actions"] + each["read_out"]
+    times_us = roofline.kernels_us(config, 2, 20)
+    layer = sum(times_us[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down"))
+    step = 18 * layer + times_us["embed_actions"] + times_us["read_out"]
     assert step == pytest.approx(1e3 * roofline.stages(config, 2, steps=1)["denoise"])
 
 
@@ -164,23 +164,24 @@ def test_constants_are_fitted_to_what_was_measured() -> None:
     _, gpu, cases = load(RESULTS / "block_shapes.json")
     few = [case for case in cases if "encode" in case.name and case.processors == 132][:6]
     slower = [case._replace(times={config: 3 * us for config, us in case.times.items()}) for case in few]
-    found, error = fitted("ROWS", slower, gpu, 80, 0)
+    constants, error = fitted("ROWS", slower, gpu, 80, 0)
     assert error < fitted("ROWS", slower, gpu, 0, 0)[1]
     assert (
-        found.start_us + found.block_us + found.latency_us > ROWS.start_us + ROWS.block_us + ROWS.latency_us
+        constants.start_us + constants.block_us + constants.latency_us
+        > ROWS.start_us + ROWS.block_us + ROWS.latency_us
     )
 
 
 def test_a_file_of_block_shapes_is_compared_again(tmp_path: Path) -> None:
     document = result("block_shapes")
-    wanted, document["compared"] = document["compared"], []
+    published, document["compared"] = document["compared"], []
     file = tmp_path / "block_shapes.json"
     file.write_text(json.dumps(document))
     block_shapes.again(file)
-    for one, other in zip(json.loads(file.read_text())["compared"], wanted, strict=True):
+    for row, other in zip(json.loads(file.read_text())["compared"], published, strict=True):
         for way in ("chosen", "by_count", "table"):  # processors differ in a mean's last bit
-            assert one.pop(way) == pytest.approx(other.pop(way), rel=1e-9)
-        assert one == other
+            assert row.pop(way) == pytest.approx(other.pop(way), rel=1e-9)
+        assert row == other
 
 
 def test_page_locked_tensors_are_counted() -> None:
@@ -214,15 +215,15 @@ def test_chunks_agree_with_the_one_before_as_they_say() -> None:
     engine = Engine(policy, fast=True, steps=guided.STEPS)
     with engine.observe(random_observation(policy, 1, 8)) as prefix:
         agreed = guided.agreed(engine.act(prefix).actions)
-        made = {name: engine.act(prefix, noise=7, agreement=one) for name, one in agreed.items()}
-    rest = agreed[guided.GUIDED]
-    assert rest is not None
-    apart = {
-        name: np.abs(chunk.actions[: guided.DELAY] - rest.actions[: guided.DELAY]).max()
-        for name, chunk in made.items()
+        chunks = {name: engine.act(prefix, noise=7, agreement=terms) for name, terms in agreed.items()}
+    guidance = agreed[guided.GUIDED]
+    assert guidance is not None
+    distances = {
+        name: np.abs(chunk.actions[: guided.DELAY] - guidance.actions[: guided.DELAY]).max()
+        for name, chunk in chunks.items()
     }
-    assert apart[guided.COMMITTED] == 0.0
-    assert max(apart[guided.GUIDED], apart[guided.EXACT]) < 0.5 * apart[guided.FREE]
+    assert distances[guided.COMMITTED] == 0.0
+    assert max(distances[guided.GUIDED], distances[guided.EXACT]) < 0.5 * distances[guided.FREE]
 
 
 def test_arrivals_are_as_many_as_they_say() -> None:
@@ -241,8 +242,8 @@ def test_what_was_played_before_a_kill_is_not_played_again(
     log.add(job, make_episode(1.0, seed=3))
     with path.open("a") as file:
         file.write('{"job": "broken o')
-    again = Log(path, "1f")
-    assert again.get(job) == make_episode(1.0, seed=3)
+    reopened = Log(path, "1f")
+    assert reopened.get(job) == make_episode(1.0, seed=3)
     with pytest.raises(ValueError, match="another policy"):
         Log(path, "2f")
 
@@ -252,10 +253,10 @@ def test_a_trace_asks_at_its_rate_and_is_the_same_for_a_seed() -> None:
     assert trace == make_trace(5, 4.0, 0.1, 50.0, 3) != make_trace(5, 4.0, 0.1, 50.0, 4)
     assert [due.at_s for due in trace] == sorted(due.at_s for due in trace)
     for robot in {due.robot for due in trace}:
-        own = [due for due in trace if due.robot == robot]
-        assert [due.number for due in own] == list(range(len(own)))
-        gaps = np.diff([due.at_s for due in own])
-        assert 0.225 <= gaps.min() < gaps.max() <= 0.275 and len(own) == pytest.approx(200, abs=8)
+        requests = [due for due in trace if due.robot == robot]
+        assert [due.number for due in requests] == list(range(len(requests)))
+        gaps = np.diff([due.at_s for due in requests])
+        assert 0.225 <= gaps.min() < gaps.max() <= 0.275 and len(requests) == pytest.approx(200, abs=8)
 
 
 @pytest.mark.parametrize("fit", range(8))
@@ -296,7 +297,7 @@ def test_a_setting_that_cannot_be_is_refused(word: str) -> None:
 
 def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
     hz = {"local": 9.0, "ray, first": 10.0, "ray, second": 12.0, "ray, both": 22.0}
-    cases = [{"case": name, "saturated": {"chunks_hz": each}} for name, each in hz.items()]
+    cases = [{"case": name, "saturated": {"chunks_hz": rate_hz}} for name, rate_hz in hz.items()]
     assert fleet_replicas.speedup(cases) == 2.0
     cases[2]["saturated"] = {"chunks_hz": 0.0}
     with pytest.raises(RuntimeError, match="second replica"):
