@@ -6,6 +6,7 @@ The packages of others are stand-ins with the arguments of the published launch 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def driver_file(folder: Path, package: str, file: str, arguments: str) -> Path:
 @pytest.fixture(autouse=True)
 def launch(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.install(monkeypatch)
-    monkeypatch.delitem(stand_in.sys.modules, "vla_accel_ros.nodes.running.robot_launch", raising=False)
+    monkeypatch.delitem(sys.modules, "vla_accel_ros.nodes.running.robot_launch", raising=False)
 
 
 @pytest.fixture

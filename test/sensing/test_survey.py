@@ -127,3 +127,12 @@ def test_survey_joint_states_of_all_joints_come_before_those_of_a_part() -> None
     survey.joints("/gripper/joint_states", ["finger"], [0.0], S, S)
     survey.joints("/joint_states", ["a", "finger"], [0.1, 0.0], S, S)
     assert [stream.topic for stream in survey.joint_states] == ["/joint_states", "/gripper/joint_states"]
+
+
+def test_survey_camera_in_the_namespace_is_named_without_it() -> None:
+    survey = surveyed("/left", left__camera__wrist__image_raw=IMAGE, right__camera__wrist__image_raw=IMAGE)
+    for topic in survey.streams:
+        survey.image(topic, frame(S), S)
+    assert {name: survey.relative(camera.topic) for name, camera in survey.cameras.items()} == {
+        "wrist": "camera/wrist/image_raw"
+    }

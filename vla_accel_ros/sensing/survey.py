@@ -162,7 +162,7 @@ class Survey:
         for stream in streams:
             chosen.setdefault(re.sub(r"(/compressed|/frame|/image_raw)+$", "", stream.topic), stream)
         by_topic = sorted(chosen.values(), key=lambda stream: stream.topic)
-        return dict(zip(_names([stream.topic for stream in by_topic]), by_topic))
+        return dict(zip(_names([self.relative(stream.topic) for stream in by_topic]), by_topic))
 
     @property
     def unusable(self) -> list[Stream]:

@@ -107,7 +107,7 @@ def _read(arguments: argparse.Namespace, model: Description) -> Robot:
     mapping = dict(arguments.map)
     pictures = write_pictures(match(model, survey, {}), arguments.files)
     for camera, file in pictures.items():
-        _tell(f"camera {camera}: {file}")
+        _tell(f"camera {camera}: look at {file}: which camera it is, which way up, and its colours")
     mapping |= _asked(model, survey, mapping)
     urdf, origin = arguments.urdf, ""
     if urdf is None and survey.description:

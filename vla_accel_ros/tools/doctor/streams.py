@@ -122,7 +122,7 @@ def _joints(contract: Contract, watched: Watched) -> Iterator[Finding]:
         (slack,), (position,) = _SLACK * limits.span, limits.inside(np.array([position]))
         if not joint.lower - slack <= position <= joint.upper + slack:
             fact = f"is at {position:.3g}, its limits are {joint.lower:g} to {joint.upper:g}"
-            fix = "fix lower and upper: in rad or m, whatever unit says"
+            fix = "fix lower and upper (in rad or m, whatever unit says), or the driver if it sends degrees"
             yield warning(f"joint {joint.name}", fact, fix)
 
 
