@@ -31,6 +31,7 @@ def test_an_instruction_reaches_inference_beside_other_listeners_and_an_answer_c
 ):
     stack = Stack(start, tmp_path, "arm1", inference={"answer_tokens": 4})
     start("recorder", "arm1", autostart=True, record_dir=str(tmp_path / "bags"))
+    stack.inference.wait_for_log('ready: say what to do with vla say --namespace /arm1 "..."')
     status, out, err = vla("say", "reach the red block", "--namespace", "arm1", "--timeout", "90")
     assert (status, err) == (0, ""), out + err + stack.inference.log
     assert out == (

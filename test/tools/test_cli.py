@@ -138,3 +138,39 @@ def test_cli_makes_the_folder_of_a_file(tmp_path: Path) -> None:
     for _ in range(2):
         assert cli.main(["security", "--output", str(file)]) == 0
         assert file.read_text().startswith("<?xml")
+
+
+SILENT = """
+import sys
+from vla_accel_ros.tools.working import working
+with working("vla plan", 0.01):
+    if {speaks}:
+        print("begun", flush=True)
+    sys.stdin.readline()
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+def test_cli_command_that_is_silent_on_a_terminal_says_that_it_works(speaks):
+    """The program waits for the test, so that its silence lasts as long as the line needs."""
+    ours, terminal = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", SILENT.format(speaks=speaks)],
+        stdin=subprocess.PIPE,
+        stdout=terminal,
+        stderr=terminal,
+    ) as program:
+        os.close(terminal)
+        text = os.read(ours, 200).decode()  # waits for the first line
+        program.communicate(b"\n")
+        while "ended" not in text:
+            text += os.read(ours, 200).decode()
+        os.close(ours)
+    assert ("vla plan: working" in text) is not speaks
+
+
+def test_cli_missing_file_is_named_with_what_to_type(tmp_path, capsys):
+    assert cli.main(["contract", "check", str(tmp_path / "none.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / "none.yaml") in error and "Errno" not in error and "--help" in error

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from vla_accel_ros.contract.fields import closest
+from vla_accel_ros.tools.working import working
 
 GROUPS = {
     "try it without a robot": ("demo.command", "fleet_demo.command"),
@@ -40,11 +41,14 @@ SIGPIPE_STATUS = 128 + 13
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status. arguments: without the program's name; None for
     sys.argv."""
-    try:
-        parser = command_line()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return finish(parser, arguments)
+    _open_closed_streams()
+    words = sys.argv[1:] if arguments is None else arguments
+    with working(" ".join(["vla", *words[:1]])):
+        try:
+            parser = command_line()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        return finish(parser, arguments)
 
 
 def command_line() -> Parser:
@@ -132,6 +136,8 @@ def _nobody_reads() -> bool:
 def _fail(name: str, parsed: argparse.Namespace, error: Exception, status: int) -> int:
     if parsed.debug:
         raise error
+    if isinstance(error, OSError) and error.filename and error.strerror and str(error).startswith("[Errno"):
+        error = OSError(f"{error.filename}: {error.strerror}: check the path, or run {name} --help")
     print(f"{name}: {error}", file=sys.stderr)
     return status
 

@@ -116,6 +116,7 @@ class ObservingNode(ManagedNode):
         self.configured = True
 
     def activate(self) -> None:
+        self._told_ready = False
         self.inputs.clear()
         self.chunks.open()
 
@@ -220,6 +221,7 @@ class ObservingNode(ManagedNode):
         if self.inputs.unlike:
             self._unlike.warning("not as in training: " + "\n".join(self.inputs.unlike))
         inputs = self._report()
+        self._tell_ready(inputs)
         if inputs.busy:
             self._slow.warning(inputs.busy)
         if self.inputs.stands and self.count_publishers("motion"):
@@ -227,6 +229,17 @@ class ObservingNode(ManagedNode):
         self._reasons.log("no chunks are made", self.inputs.reasons(inputs))
         if inputs.slow:
             self._slow.warning(inputs.slow)
+
+    def _tell_ready(self, inputs: Inputs) -> None:
+        """Log once in an activation that only words are absent, and how to give them."""
+        present = inputs.stamps_ns.keys() == self.inputs.streams.keys() and not inputs.problems
+        if self._told_ready or not present or not self.count_publishers("motion"):
+            return
+        self._told_ready = True
+        if not self.instruction.text:
+            namespace = self.get_namespace().rstrip("/")
+            option = f" --namespace {namespace}" * bool(namespace)
+            self.get_logger().info(f'ready: say what to do with vla say{option} "..."')
 
     def _statuses(self) -> Sequence[DiagnosticStatus]:
         if not self.configured:

@@ -36,6 +36,13 @@ class Host:
         self._busy = ""
 
     @property
+    def waiting_percent(self) -> float:
+        """The share of the last 10 s in which tasks waited for a processor, if that is a busy host's; else
+        0."""
+        waits = self._waiting() or 0.0
+        return waits if waits > BUSY_PERCENT else 0.0
+
+    @property
     def busy(self) -> str:
         """A sentence if other programs keep this host busy, else empty."""
         at_s, own_s, used_s, interrupted = self._looked
