@@ -192,7 +192,7 @@ def main() -> None:
     # must the distribution: wheels that only the old one has would stay.
     interpreter = digest(sys.version, str(ROOT), wanted.distro)
     wheels = digest(
-        interpreter, ros, *(REQUIREMENTS / f"{name}.txt" for name in ("constraints", "robot", "venv"))
+        interpreter, ros, *(REQUIREMENTS / f"{name}.txt" for name in ("constraints", "robot", "demo", "venv"))
     )
     stage("interpreter", f"Python {platform.python_version()} in .venv", interpreter, make_venv)
     stage("wheels", "ROS 2, torch and MuJoCo (minutes, the first time)", wheels, lambda: install_wheels(ros))

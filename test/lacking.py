@@ -16,7 +16,8 @@ def sentence() -> str:
     parts = []
     if pip:
         names = ", ".join(pip)
-        parts.append(f"{names}: pip install -r requirements/robot.txt -r requirements/test.txt")
+        files = " ".join(f"-r requirements/{name}.txt" for name in ("robot", "demo", "test"))
+        parts.append(f"{names}: pip install {files}")
     if ros:
         names = ", ".join(ros)
         parts.append(f"{names}: build msg/ with this package and source install/setup.bash, or run make test")

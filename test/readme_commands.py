@@ -26,6 +26,10 @@ PROGRAM = re.compile(r"(cd|colcon|make|pip|ros2|source|vla|python)\b")
 NOT_RUN = {
     "make demo": "test/tools/test_demo.py runs its command, `vla demo`; make itself installs for minutes",
     "make fleet-demo": "test/tools/test_fleet_demo.py runs its command, `vla fleet-demo`",
+    "vla fetch lerobot/pi05_base": "fetches from the network: test/tools/test_fetch.py",
+    "vla record": "test/nodes/recorder/test_marked_episodes.py",
+    'vla record start --task "fold"': "the same",
+    "vla record --report BAG": "test/tools/test_episodes.py",
     "vla inspect PATH --as pi05_libero": "needs a checkpoint of openpi: test/models/checkpoints",
     'vla convert PATH OUT --as "pi05_droid action_horizon=16"': "the same",
     "vla convert BASE OUT --adapter LORA": "needs an adapter: test/models/checkpoints",
@@ -34,9 +38,12 @@ NOT_RUN = {
     "vla compare PATH --peer openpi --python ~/openpi/.venv/bin/python --as pi05_libero": "the same",
     "vla compare PATH --peer transformers --python ~/openvla/.venv/bin/python --statistics bridge_orig": "",
     "cd ~/ws/src && git clone <this repository> vla_accel_ros": "fetches from the network",
+    "python3 -m venv --system-site-packages ~/ws/venv && touch ~/ws/venv/COLCON_IGNORE": "for Ubuntu 24.04",
+    "source ~/ws/venv/bin/activate": "the same",
     "pip install -r vla_accel_ros/requirements/robot.txt": "fetches from the network",
+    "pip install -r src/vla_accel_ros/requirements/demo.txt": "the same",
     "cd ~/ws && rosdep install --from-paths src src/vla_accel_ros/msg --ignore-src -y": "changes the system",
-    "colcon build --base-paths src src/vla_accel_ros/msg": "test/test_package.py builds a workspace",
+    "python3 -m colcon build --base-paths src src/vla_accel_ros/msg": "test/test_package.py builds one",
     "source install/setup.bash": "test/test_package.py sources a workspace",
 }
 

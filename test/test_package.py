@@ -40,7 +40,16 @@ KEYS = {
     "yaml": "python3-yaml",
 }
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
-ON_DEMAND = {"ray", "cuda", "pynvml", "sentencepiece", "tensorstore", "transformers", "triton"}
+ON_DEMAND = {
+    "huggingface_hub",
+    "ray",
+    "cuda",
+    "pynvml",
+    "sentencepiece",
+    "tensorstore",
+    "transformers",
+    "triton",
+}
 BROUGHT_BY_MCAP = {"lz4", "zstandard"}
 OF_PEERS = {"PIL", "jax", "lerobot", "openpi"}
 """What tools/compare/peer.py imports, in the environment of the public code."""
@@ -93,14 +102,34 @@ def test_every_import_is_declared() -> None:
     foreign = (
         imported - set(sys.stdlib_module_names) - {"vla_accel_ros"} - ON_DEMAND - BROUGHT_BY_MCAP - OF_PEERS
     )
-    declared = depends(MANIFEST) | requirements("robot.txt").keys()
+    declared = depends(MANIFEST) | requirements("robot.txt").keys() | requirements("demo.txt").keys()
     assert {name for name in foreign if KEYS.get(name, name) not in declared} == set()
+
+
+def test_every_declared_dependency_is_used() -> None:
+    """By its import, by its name in a program's text, or as what another one loads."""
+    folders = [ROOT / name for name in ("vla_accel_ros", "launch", "test", "msg")]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".msg", ".srv")
+    ]
+    text = "\n".join(path.read_text() for path in files)
+    modules = {key: name for name, key in KEYS.items()}
+    loaded = {"ros2launch", "rosbag2_storage_mcap"}  # by the command ros2, and by rosbag2_py
+    pytest_own = {"python3-pytest", "python3-pytest-timeout", "python3-hypothesis"}
+    for name in depends(MANIFEST) - loaded - pytest_own:
+        module = modules.get(name, name)
+        assert re.search(rf"\b{module}\b[./ ]", text), f"package.xml declares {name}, which nothing uses"
+        if f"<test_depend>{name}<" not in (ROOT / "package.xml").read_text():
+            shipped = "\n".join(path.read_text() for path in files if path.is_relative_to(folders[0]))
+            launched = "\n".join(path.read_text() for path in files if path.is_relative_to(folders[1]))
+            pattern = rf"(import|from) {module}\b|{module}/|import_module\(\"{module}"
+            assert re.search(pattern, shipped + launched), f"{name} is used by tests alone: test_depend"
 
 
 def test_versions_are_pinned_in_one_place() -> None:
     pinned = requirements("constraints.txt")
     assert all(version.startswith("==") for version in pinned.values())
-    for name in ("venv.txt", "test.txt", "robot.txt"):
+    for name in ("venv.txt", "test.txt", "robot.txt", "demo.txt"):
         assert all("==" not in version for version in requirements(name).values()), name
     assert requirements("robot.txt")["torch"] == ">=2.6"
     for distro in ("kilted", "jazzy"):  # pip takes a mixture of two without a word
