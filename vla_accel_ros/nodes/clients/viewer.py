@@ -88,9 +88,9 @@ class Viewer(ClientNode):
         for subscription, take in (*self._own, *self._opened):
             with subscription.handle:
                 while (
-                    taken := subscription.handle.take_message(subscription.msg_type, subscription.raw)
+                    answer := subscription.handle.take_message(subscription.msg_type, subscription.raw)
                 ) is not None:
-                    take(taken[0], self.now_ns)
+                    take(answer[0], self.now_ns)
 
     def _on_clock(self, message: Clock, _: int) -> None:
         self._clock_ns = convert.stamp_ns(message.clock)
@@ -100,12 +100,16 @@ class Viewer(ClientNode):
 
     def _nobody(self, timeout_s: float) -> str:
         kind = "vla_accel_msgs/msg/Session"
-        others = sorted(
+        namespaces = sorted(
             name.removesuffix("/session") or "/"
             for name, kinds in self._node.get_topic_names_and_types()
             if kind in kinds and name.endswith("/session") and self._node.count_publishers(name)
         )
-        fix = f"give --namespace with one of {', '.join(others)}" if others else "start its inference node"
+        fix = (
+            f"give --namespace with one of {', '.join(namespaces)}"
+            if namespaces
+            else "start its inference node"
+        )
         if self.session is not None:
             return f"/clock has a publisher but no time within {timeout_s:g} s: start the simulation"
         return f"no robot in namespace {self.namespace or '/'} says its session within {timeout_s:g} s: {fix}"

@@ -58,9 +58,11 @@ def traces_of(scene: Scene, until_ns: int) -> measure.Traces:
     sent = [trajectory for track in scene.commands.values() for trajectory in track.values]
     traces = measure.traces(sent, measured, names, until_ns)
     if traces is None:
-        at = np.arange(times[0], times[-1], round(1e9 / measure.TRACE_HZ), dtype=np.int64)
-        positions = measured.sample(at)[0]
-        traces = measure.Traces(names, at, np.full_like(positions, np.nan), positions, np.empty(0, np.int64))
+        grid = np.arange(times[0], times[-1], round(1e9 / measure.TRACE_HZ), dtype=np.int64)
+        positions = measured.sample(grid)[0]
+        traces = measure.Traces(
+            names, grid, np.full_like(positions, np.nan), positions, np.empty(0, np.int64)
+        )
     return traces
 
 
@@ -132,11 +134,11 @@ def _motion(axis: Any, scene: Scene, traces: measure.Traces, stops: list[Stop]) 
         axis.text(stop.from_s, low - 0.9 * line, f" {number}", va="center", color=picture.BAD)
     free_s = [0.0] * ROWS
     for i, (time_ns, words) in enumerate(zip(scene.told.times_ns, scene.told.values)):
-        at = max((time_ns - begin_ns) * 1e-9, 0.0)
-        axis.axvline(at, color=picture.INK, linewidth=1.0, linestyle=":")
-        if at >= free_s[i % ROWS]:
-            axis.text(at, high + (i % ROWS + 1) * line, f" “{words}”", va="top", style="italic")
-            free_s[i % ROWS] = at + 0.25 * time[-1]
+        told_s = max((time_ns - begin_ns) * 1e-9, 0.0)
+        axis.axvline(told_s, color=picture.INK, linewidth=1.0, linestyle=":")
+        if told_s >= free_s[i % ROWS]:
+            axis.text(told_s, high + (i % ROWS + 1) * line, f" “{words}”", va="top", style="italic")
+            free_s[i % ROWS] = told_s + 0.25 * time[-1]
     axis.set_ylim(low - 2 * line, high + (ROWS + 0.2) * line)
     axis.set_xlim(0.0, time[-1])
     ends = np.where(np.isfinite(traces.commanded[-1]), traces.commanded[-1], traces.measured[-1])
@@ -151,8 +153,8 @@ def _list(axis: Any, stops: list[Stop]) -> None:
     """List the stops by their numbers in the picture."""
     lines = []
     for number, stop in enumerate(stops, 1):
-        why = ", then ".join(dict.fromkeys(stop.words))
-        text = f"{number}  at {stop.from_s:.1f} s, for {stop.to_s - stop.from_s:.1f} s  {why}"
+        reasons = ", then ".join(dict.fromkeys(stop.words))
+        text = f"{number}  at {stop.from_s:.1f} s, for {stop.to_s - stop.from_s:.1f} s  {reasons}"
         lines += textwrap.wrap(text, LETTERS, subsequent_indent="    ", max_lines=2)
     if len(lines) > LISTED:
         lines = [*lines[: LISTED - 1], f"and more: {len(stops)} stops in all"]

@@ -74,9 +74,9 @@ class Recorded:
         without one. Raises ValueError if it cannot be read."""
         track = self._images[self._cameras[camera]]
         newest = track.at(at_ns)
-        seen = self.scene.observed.at(at_ns)
-        if seen is not None and camera in seen.cameras:
-            stamp = stamp_ns(seen.stamps[list(seen.cameras).index(camera)])
+        frame = self.scene.observed.at(at_ns)
+        if frame is not None and camera in frame.cameras:
+            stamp = stamp_ns(frame.stamps[list(frame.cameras).index(camera)])
             observed = (entry for entry in reversed(track.last(60, at_ns)) if entry[0] == stamp)
             newest = next(observed, newest)
         return None if newest is None else (newest[0], picture(self._bag.again(newest[1])))
@@ -87,10 +87,10 @@ class Recorded:
         self.first_ns: int = 0
         self.last_ns: int = 0
         bag, robot = self._bag, self._robot
-        own = dict(zip(self._session.cameras, self._session.topics))
+        names = dict(zip(self._session.cameras, self._session.topics))
         self._cameras: dict[str, str] = {}
         for camera in self.scene.contract.cameras:
-            topic = own.get(camera.name) or f"{robot}/{camera.topic}"
+            topic = names.get(camera.name) or f"{robot}/{camera.topic}"
             of_ring = f"{topic}/image"
             self._cameras[camera.name] = of_ring if of_ring in bag.topics else topic
         self._images: dict[str, Track[tuple[int, Place]]] = {

@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 @dataclass
 class Track(Generic[T]):
-    """Values by the time of their arrival in nanoseconds. most: how many of the newest are kept."""
+    """Values by the time of their arrival in nanoseconds. limit: how many of the newest are kept."""
 
-    most: int | None = None
+    limit: int | None = None
     times_ns: list[int] = field(default_factory=list)
     values: list[T] = field(default_factory=list)
 
@@ -47,8 +47,8 @@ class Track(Generic[T]):
         """Append a value; one that is older than the last takes its time."""
         self.times_ns.append(max(time_ns, self.times_ns[-1]) if self.times_ns else time_ns)
         self.values.append(value)
-        if self.most is not None and len(self.values) > 2 * self.most:
-            del self.times_ns[: -self.most], self.values[: -self.most]
+        if self.limit is not None and len(self.values) > 2 * self.limit:
+            del self.times_ns[: -self.limit], self.values[: -self.limit]
 
     def at(self, time_ns: int) -> T | None:
         """The newest value then."""
@@ -134,7 +134,7 @@ class Scene:
     def moment(self, at_ns: int) -> dict[str, Any]:
         """What was known at a time, for JSON; arrays are float32 in base64, times in seconds from then."""
         motion, text = self.motions.at(at_ns), self.texts.at(at_ns)
-        seen = self.observed.at(at_ns)
+        frame = self.observed.at(at_ns)
         lines = {name: line for name, track in self.lines.items() if (line := track.at(at_ns)) is not None}
         loops = [loop for track in self.loops.values() if (loop := track.at(at_ns)) is not None]
         measured = self.joints.between(at_ns - WINDOW_NS, at_ns)
@@ -146,7 +146,7 @@ class Scene:
                 [_s(stamp_ns(m.header.stamp) - at_ns), STATES.get(m.state, ""), "; ".join(m.reasons)]
                 for m in self.motions.last(EVENTS, at_ns)
             ],
-            "instruction": self.told.at(at_ns) or ("" if seen is None else seen.instruction),
+            "instruction": self.told.at(at_ns) or ("" if frame is None else frame.instruction),
             "answer": None
             if text is None
             else {

@@ -71,14 +71,14 @@ class Look:
 
     def body(self, at_s: float | None, exact: bool) -> bytes:
         """A moment as JSON."""
-        made_s, body = self._newest
-        if at_s is not None or not self.source.live or time.monotonic() - made_s > OFTEN_S:
+        ready_s, body = self._newest
+        if at_s is not None or not self.source.live or time.monotonic() - ready_s > OFTEN_S:
             body = json.dumps(self.moment(at_s, exact), allow_nan=False).encode()
             self._newest = time.monotonic(), body
         return body
 
     def _camera(self, camera: Any, at_ns: int, exact: bool) -> dict[str, Any]:
-        found = {
+        shown = {
             "name": camera.name,
             "image": camera.image,
             "topic": camera.topic,
@@ -88,13 +88,13 @@ class Look:
         try:
             picture = self.source.image(camera.name, at_ns)
         except ValueError as error:
-            return {**found, "problem": str(error)}
+            return {**shown, "problem": str(error)}
         if picture is None:
-            return {**found, "problem": f"no picture of {camera.topic} yet"}
+            return {**shown, "problem": f"no picture of {camera.topic} yet"}
         stamp_ns, pixels = picture
         network = self._pictures.of(camera, pixels)
         return {
-            **found,
+            **shown,
             "age_s": (at_ns - stamp_ns) * 1e-9,
             "size": [pixels.shape[1], pixels.shape[0]],
             "camera": data_url(smaller(pixels), False),
@@ -119,10 +119,10 @@ def serve(look: Look, port: int) -> ThreadingHTTPServer:
             elif url.path == "/":
                 self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())
             elif url.path == "/moment":
-                asked = parse_qs(url.query)
+                query = parse_qs(url.query)
                 try:
-                    at_s = float(asked["at"][0]) if "at" in asked else None
-                    body = look.body(at_s, "exact" in asked)
+                    at_s = float(query["at"][0]) if "at" in query else None
+                    body = look.body(at_s, "exact" in query)
                 except (ValueError, OverflowError):
                     self._send(400, "text/plain", b"at is no number of seconds")
                 else:
