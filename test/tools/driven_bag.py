@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 import yaml
+from builtin_interfaces.msg import Time
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
@@ -29,6 +30,8 @@ S = 1_000_000_000
 START_NS = 5_000 * S
 SIZE = (64, 96)
 APART = 0.5
+OBSERVED_AFTER_NS = S // 10
+"""How old the pictures of an observation are."""
 
 
 def measured(seconds: float, joint: int) -> float:
@@ -100,8 +103,12 @@ class Drive:
                 set_stamp(report.header.stamp, self._now_ns)
                 self._write("motion", report)
             while observations and observations[0][0] <= now_s:
-                seen_with = Observed(instruction=observations.pop(0)[1])
+                names = [camera.name for camera in self.contract.cameras]
+                seen_with = Observed(instruction=observations.pop(0)[1], cameras=names)
                 set_stamp(seen_with.header.stamp, self._now_ns)
+                seen_with.stamps = [Time() for _ in names]
+                for stamp in seen_with.stamps:
+                    set_stamp(stamp, self._now_ns - OBSERVED_AFTER_NS)
                 self._write("observed", seen_with)
             for topic, (raw, kind) in spoilt.items() if tick == 300 else ():
                 self._write(topic, raw, kind)

@@ -137,8 +137,11 @@ def test_look_at_a_time_shows_what_the_bag_had_then(tmp_path: Path) -> None:
         at_s = 1.5 + float(times[-1])
         np.testing.assert_allclose(positions[:, -1], [formula(at_s, j) for j in range(len(names))], atol=1e-5)
     front = late["cameras"][0]
-    assert pixels(front["camera"]).mean() == pytest.approx(level(1.5), abs=1.0)
-    assert front["age_s"] == pytest.approx(0.0, abs=0.001) and not front["exact"]
+    # Of the newest observation, whose pictures were 0.1 s old.
+    assert pixels(front["camera"]).mean() == pytest.approx(level(0.4), abs=1.0)
+    assert front["age_s"] == pytest.approx(1.1, abs=0.001) and not front["exact"]
+    unobserved = look.moment(0.3)["cameras"][0]
+    assert pixels(unobserved["camera"]).mean() == pytest.approx(level(0.3), abs=1.0)
     assert look.moment(99.0)["at_s"] == look.moment()["at_s"] == pytest.approx(2.0)
     for part in late["sent"]:
         due_s, values = (

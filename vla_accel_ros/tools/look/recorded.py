@@ -36,6 +36,8 @@ class Recorded:
     """
 
     live = False
+    first_ns: int
+    last_ns: int
 
     def __init__(
         self, path: Path, namespace: str = "", say: Callable[[str], object] = lambda _: None
@@ -84,8 +86,7 @@ class Recorded:
     def _begin(self) -> None:
         """Forget everything: the first message, or the clock was set."""
         self.scene = Scene(self._session, self._robot)
-        self.first_ns: int = 0
-        self.last_ns: int = 0
+        self.first_ns = self.last_ns = 0
         bag, robot = self._bag, self._robot
         names = dict(zip(self._session.cameras, self._session.topics))
         self._cameras: dict[str, str] = {}

@@ -147,13 +147,9 @@ class Scene:
                 for m in self.motions.last(EVENTS, at_ns)
             ],
             "instruction": self.told.at(at_ns) or ("" if frame is None else frame.instruction),
-            "answer": None
-            if text is None
-            else {
-                "prompt": text.prompt,
-                "text": text.text,
-                "finished": text.finished,
-                "refused": getattr(text, "refused", False),
+            "answer": text
+            and {
+                **{name: getattr(text, name, False) for name in ("prompt", "text", "finished", "refused")},
                 "age_s": _s(at_ns - stamp_ns(text.header.stamp)),
             },
             "measured": _trace(measured, at_ns),
