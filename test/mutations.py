@@ -244,14 +244,14 @@ MUTATIONS = (
     ),
     Mutation(
         "output: an overdue trajectory",
-        "if self._scaled or self._delivery.overdue(self._clock.now_ns()):",
+        "if self._scaled or self._delivery.overdue(now_ns):",
         "if self._scaled:",
         ("test_trajectory_output.py",),
     ),
     Mutation(
         "output: a scaled speed",
-        "if self._scaled or self._delivery.overdue(self._clock.now_ns()):",
-        "if self._delivery.overdue(self._clock.now_ns()):",
+        "if self._scaled or self._delivery.overdue(now_ns):",
+        "if self._delivery.overdue(now_ns):",
         ("test_trajectory_output.py",),
     ),
     Mutation(

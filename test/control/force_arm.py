@@ -1,28 +1,26 @@
-"""An arm with a force sensor, as the trajectory node composes it, with time, samples and chunks as a test
-tells them. A step is 1 ms; both kinds of controllers, and what they execute."""
+"""An arm with a force sensor, as the trajectory node has it, with time, samples and chunks as a test tells
+them. A step is 1 ms; both kinds of controllers, and what they execute."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
+from motion import make_chunk
+from world import Clock, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
-from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.contract.parts import Controller, FollowingError, Joint
 from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
+from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
-from vla_accel_ros.control.force.taking_over import TakingOver
+from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path, judge_positions
-from vla_accel_ros.types import Chunk
 
 S, MS = 1_000_000_000, 1_000_000
 START = 1000 * S
@@ -44,36 +42,45 @@ def make_sensor(bias: float = 0.0, **changes: object) -> ForceSensor:
     return ForceSensor("wrench", (force, torque), **settings)  # type: ignore[arg-type]
 
 
-class Held:
-    """What holds the robot, without a state file."""
-
-    def __init__(self) -> None:
-        self.holds, self.faults, self.passing = dict[str, None](), dict[str, None](), set[str]()
-        self.lent = False
-
-    def hold(self, reason: str, passing: bool = False) -> None:
-        self.holds[reason] = None
-        self.follower.safety.hold(reason)
-        if passing:
-            self.passing.add(reason)
-
-    def resume(self, reason: str) -> None:
-        if self.holds.pop(reason, 0) is None:
-            self.follower.safety.resume(reason)
-            self.passing.discard(reason)
-
-    def fault(self, sentence: str) -> None:
-        self.faults[sentence] = None
-        self.hold(sentence)
-
-    def over(self, follower: ChunkFollower) -> None:
-        self.follower = follower
+def make_arm(names: tuple[str, ...], limits: JointLimits) -> list[Joint]:
+    """Joints that may be 1 rad from where they are commanded, and a gripper anywhere."""
+    far = {"gripper": np.inf}
+    return [
+        replace(joint, following_error=FollowingError(far.get(joint.name, 1.0), 0.2))
+        for joint in make_joints(names, limits)
+    ]
 
 
 class Stepped(ABC):
-    """What a robot of these tests does in time, a millisecond at a time."""
+    """A process of the trajectory node, a millisecond at a time. Attribute `reactions`: its guard's."""
 
-    held: Held
+    node: Process
+
+    def __init__(self) -> None:
+        self.now, self.reactions = START, list[Reaction]()
+
+    def begin(self, node: Process) -> None:
+        """Drive this process."""
+        self.node = node
+        guard = node.robot.outputs.guard
+        if guard is not None:
+            guard.step = self._noted(guard.step)  # type: ignore[method-assign]
+            guard.end_retreat = self._noted(guard.end_retreat)  # type: ignore[method-assign]
+
+    def _noted(self, ask: Callable[[int, int], Reaction | None]) -> Callable[[int, int], Reaction | None]:
+        def asked(now_ns: int, lead_ns: int) -> Reaction | None:
+            reaction = ask(now_ns, lead_ns)
+            self.reactions += [] if reaction is None else [reaction]
+            return reaction
+
+        return asked
+
+    def feel(self, sample: Sample) -> None:
+        """A turn of the sensors' thread."""
+        reflexes = self.node.motion.reflexes
+        assert reflexes is not None
+        samples = [] if sample is None else [(sample[1], sample[0])]
+        reflexes.tick(reflexes.feel([samples], [""]))
 
     @abstractmethod
     def step(self) -> None:
@@ -92,12 +99,34 @@ class Stepped(ABC):
             self.step()
         raise AssertionError(f"not within {seconds} s; held by {list(self.held.holds)}")
 
+    def resume(self) -> None:
+        self.node.order("resume")
+
+    @property
+    def guard(self) -> ForceGuard:
+        guard = self.node.robot.outputs.guard
+        assert guard is not None
+        return guard
+
+    @property
+    def held(self) -> Holds:
+        return self.node.robot.holds
+
+    @property
+    def follower(self) -> ChunkFollower:
+        return self.node.robot.follower
+
+    @property
+    def running(self) -> bool:
+        return self.follower.safety.state is MotionState.RUNNING
+
 
 class ForceArm(Stepped):
     """streamed: by positions at 1 kHz, else by trajectories. guarded: False leaves the force sensor out.
 
     sample: asked every millisecond with (now_ns, commanded positions); goal: of the chunks, one every 100 ms,
-    `latency_s` old; None: none. Attributes: `sent`, what left the node, `reactions`, `ticks` of the stream.
+    50 ms old; None: none. late_ns: how long a trajectory takes to its controller. Attribute `ticks`: of the
+    stream.
     """
 
     def __init__(
@@ -110,38 +139,36 @@ class ForceArm(Stepped):
         start: np.ndarray | None = None,
         guarded: bool = True,
     ) -> None:
+        super().__init__()
         self.joints, self.limits, self.streamed, self.guarded = joints, limits, streamed, guarded
-        self.now = START
         self.position = np.array([0.0, 0.0, 0.5]) if start is None else start
-        watched = {"joint_states": 0.3, "chunk": 0.8}
-        far = np.array([np.inf if name == "gripper" else 1.0 for name in joints])
-        self.follower = ChunkFollower(
-            TrajectoryBuffer(joints, limits, max_age_s=0.8),
-            Safety(Watchdog(watched)),
-            0.8,
-            following=FollowingError(far, np.full(len(joints), 0.2)),
-        )
-        streams = np.full(len(joints), streamed)
-        force = Force((sensor or make_sensor(),), retreat or Retreat(), ("gripper",))
-        self.guard = ForceGuard(force, joints, limits, streams)
-        self.held = Held()
-        self.held.over(self.follower)
-        self.taking = TakingOver(self.guard, self.held, nullcontext(), self.react)
-        self.taking.begin(self.follower)
-        self.stream = CommandStream(joints, limits, 1e-3)
         self.controller = TrajectoryController(joints, self.position, from_desired=True)
         self.controller.hold(self.position, self.now)
         self.ticks: list[tuple[int, np.ndarray]] = []
-        self.reactions: list[Reaction] = []
-        self.sent: list[Trajectory] = []
-        self.states: Counter[MotionState] = Counter()
         self.sample: Callable[[int, np.ndarray], Sample] = lambda now, _: (FREE, now)
-        self.goal: np.ndarray | None = None
-        self.speed = 1.0
-        self.latency_s, self.late_ns = 0.05, 0
-        self.delayed: list[tuple[int, Trajectory]] = []
         self.measure: Callable[[np.ndarray], np.ndarray] = lambda commanded: commanded
-        self._request = 0
+        self.goal: np.ndarray | None = None
+        self.speed, self.late_ns, self._request = 1.0, 0, 0
+        self._delayed: list[tuple[int, Trajectory]] = []
+        kind = "forward_command" if streamed else "joint_trajectory"
+        force = Force((sensor or make_sensor(),), retreat or Retreat(), ("gripper",)) if guarded else None
+        contract = make_contract(kind, make_arm(joints, limits), rate_hz=1000.0, force=force)
+        self.begin(Process(contract, Parameters(), Clock(lambda: self.now), self._line))
+
+    def _line(self, controller: Controller) -> StreamLine | TrajectoryLine:
+        return StreamLine(self._command) if self.streamed else TrajectoryLine(self._hear)
+
+    def _command(self, position: np.ndarray) -> None:
+        self.ticks.append((self.now, position.copy()))
+
+    def _hear(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
+        self._delayed.append((self.now + self.late_ns, path))
+        self._arrive()
+
+    def _arrive(self) -> None:
+        while self._delayed and self._delayed[0][0] <= self.now:
+            _, path = self._delayed.pop(0)
+            self.controller.accept(path, self.now, TrajectoryPoint(self.now, self.commanded))
 
     @property
     def commanded(self) -> np.ndarray:
@@ -151,93 +178,39 @@ class ForceArm(Stepped):
         return self.controller.state(self.now).position
 
     @property
-    def running(self) -> bool:
-        return self.follower.safety.state is MotionState.RUNNING
+    def sent(self) -> int:
+        """How much was sent of what the node and the guard decided."""
+        return self.node.robot.outputs.sent + len(self.reactions)
 
     def step(self) -> None:
-        """A millisecond."""
         self.now += MS
         k = (self.now - START) // MS
-        while self.delayed and self.delayed[0][0] <= self.now:
-            _, path = self.delayed.pop(0)
-            self.controller.accept(path, self.now, TrajectoryPoint(self.now, self.commanded))
+        self._arrive()
         if k % 10 == 0:
-            self.follower.measured(self.measure(self.commanded), self.now, self.now)
+            self.node.joints(self.joints, self.measure(self.commanded), self.now)
+        if not self.node.robot.active:
+            return
         if self.guarded:
-            self._sense()
-        if self.streamed:
-            state = self.stream.tick(self.now)
-            if state is not None:
-                self.ticks.append((self.now, state.position))
-        if k % 100 == 0 and self.goal is not None:
-            self._chunk()
-        if k % 20 == 0:
-            self._watch()
-
-    def _sense(self) -> None:
-        sample = self.sample(self.now, self.commanded)
-        if sample is not None:
-            self.guard.take(0, *sample, self.now)
-        reaction = self.guard.step(self.now, round(self.follower.buffer.kept_s * 1e9))
-        if reaction is not None:
-            self.react(reaction)
-
-    def _watch(self) -> None:
-        if self.guarded:
-            self.taking.adopt(self.now)
-        _, path = self.follower.step(self.now)
-        self.send(path)
-        if self.guarded:
-            self.taking.watch(self.now)
-        self.states[self.follower.safety.state] += 1
-
-    def _chunk(self) -> None:
-        assert self.goal is not None
-        self._request += 1
-        if self.guarded:
-            self.taking.adopt(self.now)
-        stamp_ns = self.now - round(self.latency_s * S)
-        begin, _ = self.follower.buffer.reference(stamp_ns)
-        way = self.goal - begin
-        steps = np.arange(1, 33)[:, None] / 30.0 * self.speed
-        actions = begin + np.clip(way, -steps, steps)
-        chunk = Chunk(
-            actions.astype(np.float32),
-            stamp_ns,
-            1 / 30,
-            self._request,
-            self._request,
-            np.zeros(32, np.float32),
-        )
-        self.send(self.follower.follow(chunk, self.now))
-
-    def send(self, path: Trajectory | None) -> None:
-        """What the node decided."""
-        if path is not None and (not self.guarded or self.guard.follow(path)):
-            self._deliver(path, path)
-
-    def react(self, reaction: Reaction) -> None:
-        """What the guard decided."""
-        self.reactions.append(reaction)
-        self._deliver(reaction.streamed, reaction.sent)
-
-    def _deliver(self, streamed: Trajectory, sent: Trajectory) -> None:
-        self.sent.append(streamed if self.streamed else sent)
-        if self.streamed:
-            self.stream.follow(streamed, self.now)
+            self.feel(self.sample(self.now, self.commanded))
         else:
-            self.delayed.append((self.now + self.late_ns, sent))
-            if not self.late_ns:
-                self.delayed.pop()
-                self.controller.accept(sent, self.now, TrajectoryPoint(self.now, self.commanded))
+            self.node.tick()
+        if k % 100 == 0 and self.goal is not None:
+            self._chunk(self.goal)
+        if k % 20 == 0:
+            self.node.watch()
 
-    def resume(self) -> None:
-        """~/resume."""
-        for reason in [h for h in self.held.holds if h not in self.held.passing]:
-            self.held.resume(reason)
-        self.follower.resume()
-        self.taking.forgive()
-        self.held.faults.clear()
+    def _chunk(self, goal: np.ndarray) -> None:
+        self._request += 1
+        stamp_ns = self.now - 50 * MS
+        begin, _ = self.follower.buffer.reference(stamp_ns)
+        steps = np.arange(1, 33)[:, None] / 30.0 * self.speed
+        actions = begin + np.clip(goal - begin, -steps, steps)
+        self.node.chunk(make_chunk(actions, stamp_ns, 1 / 30, self._request))
+
+    def deactivate(self) -> None:
+        self.now += MS
+        for _ in self.node.motion.deactivate():
+            self.now += MS
 
     def go(self, goal: np.ndarray) -> None:
         """Chunks towards a goal, from now on; until it runs."""

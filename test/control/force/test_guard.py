@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from force_arm import FREE, GOAL, JOINTS, LIMITS, MS, START, ForceArm, S
 
-from vla_accel_ros.control.following.watchdog import OPERATOR
+from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
 from vla_accel_ros.control.force.executed import ExecutedPath, Retreat
 from vla_accel_ros.control.force.guard import Phase, Why
 from vla_accel_ros.control.moves import move
@@ -168,10 +168,9 @@ def test_an_order_to_hold_ends_a_retreat_at_once(streamed_or_not):
 def test_an_arm_that_others_are_about_to_move_does_not_go_back_unwatched(streamed_or_not, order):
     arm = retreating(streamed_or_not)
     if order == "deactivated":
-        arm.taking.end_retreat(arm.now)
+        arm.deactivate()
     else:
-        arm.held.hold(order)
-        arm.held.lent = True
+        arm.held.hold(RELEASED)
         arm.run(0.02)
     assert_it_goes_back_no_further(arm)
 
@@ -181,27 +180,27 @@ def test_an_arm_that_is_held_or_lent_does_not_move_whatever_pushes_it(arm):
     arm.run(0.5)
     arm.held.hold(OPERATOR)
     arm.run(1.0)
-    standstill, count = arm.commanded.copy(), len(arm.sent)
+    standstill, count = arm.commanded.copy(), arm.sent
     arm.sample = lambda now, _: ((100.0, *FREE[1:]), now)
     arm.run(1.0)
     np.testing.assert_array_equal(arm.commanded, standstill)
-    assert len(arm.sent) == count
-    arm.held.lent = True
+    assert arm.sent == count
+    arm.held.hold(RELEASED)
     arm.run(0.5)
-    assert len(arm.sent) == count and not arm.held.faults
+    assert arm.sent == count and not arm.held.faults
 
 
 def test_nothing_that_was_decided_before_a_reaction_is_sent_after_it():
     arm = ForceArm(True)
     arm.go(GOAL)
     arm.run(0.3)
-    path = arm.sent[-1]
+    path = move(JOINTS, arm.commanded, GOAL, LIMITS, start_ns=arm.now)
     arm.sample = lambda now, _: ((40.0, *FREE[1:]), now)
     arm.until(lambda: bool(arm.reactions))
-    count = len(arm.sent)
-    arm.send(path)
-    assert len(arm.sent) == count
-    arm.taking.adopt(arm.now)
+    count = arm.sent
+    arm.node.robot.outputs.send(path, arm.now)
+    assert arm.sent == count
+    arm.node.watch()
     assert arm.follower.buffer.reference(arm.now + S)[1].any() == 0
 
 

@@ -4,91 +4,80 @@ contact is too great."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from force_arm import MS, START, Held, S, Stepped, make_sensor
+from force_arm import MS, START, S, Stepped, make_arm, make_sensor
 from motion import make_chunk
+from world import Clock, Parameters, Process, StreamLine, TrajectoryLine, make_contract
 
-from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
-from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.joint_faults import FollowingError
-from vla_accel_ros.control.following.watchdog import OPERATOR, MotionState, Safety, Watchdog
+from vla_accel_ros.contract.parts import Controller
+from vla_accel_ros.control.chunking.twist import RAMP_S
+from vla_accel_ros.control.following.watchdog import OPERATOR, MotionState
 from vla_accel_ros.control.force.executed import Retreat
-from vla_accel_ros.control.force.guard import Force, ForceGuard, Reaction, Why
-from vla_accel_ros.control.force.taking_over import TakingOver
+from vla_accel_ros.control.force.guard import Force, Why
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.types import Chunk
 
-LINEAR, TICK = 0.5, 10 * MS
+LINEAR = 0.5
 WALL_M, N_PER_M = 0.10, 1500.0
 
 
 class Robot(Stepped):
-    """A hand on a line, with a gripper or no joint at all, and a force sensor that is asked each millisecond.
+    """A hand on a line, with a gripper or no joint beside it, and a force sensor that is asked each
+    millisecond.
 
-    force_n: of the hand's position; speed: of the chunks [m/s]; None: none come.
+    force_n: of the hand's position; speed: of the chunks [m/s]; None: none come. silent: the sensor is.
     """
 
-    def __init__(self, joints: tuple[str, ...]) -> None:
-        limits = JointLimits(*(np.full(len(joints), x) for x in (0.0, 1.0, 2.0, 20.0)))
-        retreat = Retreat(m=0.03)
-        self.twist = TwistBuffer("second", LINEAR, 1.0, TICK / S, way_back=retreat.hand)
-        unwatched = FollowingError(np.full(len(joints), np.inf), np.zeros(len(joints)))
-        safety = Safety(Watchdog({"joint_states": 0.3, "chunk": 0.5}))
-        self.follower = ChunkFollower(TrajectoryBuffer(joints, limits), safety, 0.5, self.twist, unwatched)
-        force = Force((make_sensor(),), retreat, joints)
-        self.guard = ForceGuard(force, joints, limits, np.zeros(len(joints), bool), self.twist)
-        self.held = Held()
-        self.held.over(self.follower)
-        self.reactions: list[Reaction] = []
-        self.taking = TakingOver(self.guard, self.held, nullcontext(), self.reactions.append)
-        self.taking.begin(self.follower)
-        self.joints, self.now, self.position, self.velocity = joints, START, 0.0, 0.0
+    def __init__(self, grippers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.grippers, self._joints = grippers, ("arm", *grippers)
+        limits = JointLimits(*(np.full(len(self._joints), x) for x in (0.0, 1.0, 2.0, 20.0)))
+        hand = Controller("servo/twist_commands", ("arm",), "servo_twist", rate_hz=100.0, frame="base")
+        contract = make_contract(
+            "servo_twist",
+            make_arm(self._joints, limits),
+            controllers=(*(Controller("gripper/joint_trajectory", (name,)) for name in grippers), hand),
+            force=Force((make_sensor(),), Retreat(m=0.03), self._joints),
+        )
+        self.position = self.velocity = self.furthest = 0.0
         self.force_n: Callable[[float], float] = lambda position: 0.0
         self.speed: float | None = 0.2
-        self.velocities: list[float] = []
-        self.furthest, self._request, self.late_ns = 0.0, 0, 30 * MS
+        self.commands: list[tuple[int, float]] = []
+        self.silent, self._request, self.late_ns = False, 0, 30 * MS
+        self.begin(Process(contract, Parameters(), Clock(lambda: self.now), self._line))
 
-    @property
-    def running(self) -> bool:
-        return self.follower.safety.state is MotionState.RUNNING
+    def _line(self, controller: Controller) -> StreamLine | TrajectoryLine:
+        return StreamLine(self._command) if controller.rate_hz else TrajectoryLine(lambda *message: None)
+
+    def _command(self, twist: np.ndarray) -> None:
+        self.velocity = float(twist[0])
+        self.commands.append((self.now, self.velocity))
+
+    def chunk(self, speed: float) -> Chunk:
+        """The next, which moves the hand."""
+        self._request += 1
+        row = [speed, 0, 0, 0, 0, 0] + [0.8] * len(self.grippers)
+        return make_chunk([row] * 10, self.now - self.late_ns, 0.05, self._request)
 
     def step(self) -> None:
-        """A millisecond."""
         self.now += MS
         k = (self.now - START) // MS
         self.position += 1e-3 * self.velocity
         self.furthest = max(self.furthest, self.position)
         force = 1e-3 * (k % 7), 0.0, self.force_n(self.position), 0.0, 0.0, 0.0
-        self.guard.take(0, force, self.now, self.now)
-        reaction = self.guard.step(self.now, 0)
-        if reaction is not None:
-            self.reactions.append(reaction)
+        self.feel(None if self.silent else (force, self.now))
         if k % 10 == 0:
-            self.follower.measured(np.full(len(self.joints), 0.5), self.now, self.now)
-            command = self.twist.tick(self.now)
-            self.velocity = 0.0 if command is None else float(command[0])
-            self.velocities.append(self.velocity)
+            self.node.joints(self._joints, np.full(len(self._joints), 0.5), self.now)
         if k % 100 == 0 and self.speed is not None:
-            self._request += 1
-            row = [self.speed, 0, 0, 0, 0, 0] + [0.8] * len(self.joints)
-            self.taking.adopt(self.now)
-            chunk = make_chunk([row] * 10, self.now - self.late_ns, 0.05, self._request)
-            path = self.follower.follow(chunk, self.now)
-            if path is not None:
-                self.guard.follow(path)
+            self.node.chunk(self.chunk(self.speed))
         if k % 20 == 0:
-            self.taking.adopt(self.now)
-            _, path = self.follower.step(self.now)
-            if path is not None:
-                self.guard.follow(path)
-            self.taking.watch(self.now)
+            self.node.watch()
 
     def assert_ramps(self) -> None:
-        moved = self.velocities[int(np.flatnonzero(self.velocities)[0]) :]
-        change = np.abs(np.diff(moved)) * S / TICK
+        times, velocities = np.array(self.commands).T
+        change = np.abs(np.diff(velocities)) / np.diff(times) * S
         assert (change <= LINEAR / RAMP_S * 1.001).all()
 
 
@@ -131,21 +120,17 @@ def test_a_collision_stops_it_until_someone_resumes(robot: Robot) -> None:
     robot.run(2.0)
     assert len(robot.held.faults) == 1 and "free the arm" in next(iter(robot.held.faults))
     assert robot.velocity == 0.0 and robot.position < at_m + 0.02 and not robot.running
-    for reason in list(robot.held.holds):
-        robot.held.faults.pop(reason, None)
-        robot.held.resume(reason)
-    robot.taking.forgive()
+    robot.resume()
     robot.until(lambda: robot.velocity > 0.19)
     robot.assert_ramps()
 
 
 def test_a_sensor_that_falls_silent_stops_it(robot: Robot) -> None:
-    taken = robot.guard.take
-    robot.guard.take = lambda *given: None  # type: ignore[method-assign]
+    robot.silent = True
     robot.until(lambda: not robot.running)
     robot.run(0.5)
     assert robot.velocity == 0.0 and robot.reactions[0].why is Why.BLIND
-    robot.guard.take = taken  # type: ignore[method-assign]
+    robot.silent = False
     robot.until(lambda: robot.velocity > 0.19)
     robot.assert_ramps()
 
@@ -172,22 +157,20 @@ def test_a_contact_that_lasts_ends_where_it_gave_way_and_needs_someone(robot: Ro
 def test_chunks_that_come_between_a_contact_and_the_nodes_knowing_move_nothing(robot: Robot) -> None:
     robot.force_n = lambda position: 15.0
     robot.until(lambda: bool(robot.reactions))
-    robot._request += 1
-    row = [0.2, 0, 0, 0, 0, 0] + [0.8] * len(robot.joints)
-    chunk = make_chunk([row] * 10, robot.now - 30 * MS, 0.05, robot._request)
-    robot.follower.follow(chunk, robot.now)  # not adopted yet
-    assert robot.twist.counts["after_contact"] == 1
+    robot.follower.follow(robot.chunk(0.2), robot.now)  # not adopted yet
+    (hand,) = robot.node.robot.outputs.streams
+    assert hand.values()["chunks after_contact"] == 1
     robot.run(0.2)
     assert robot.velocity <= 0.0
 
 
-@pytest.mark.parametrize("joints", [("gripper",), ()], ids=["gripper", "none"])
+@pytest.mark.parametrize("grippers", [("gripper",), ()], ids=["gripper", "none"])
 @pytest.mark.parametrize("late_ms", [30, 330, 400, 450])
 def test_however_late_chunks_are_it_never_moves_without_reacting(
-    joints: tuple[str, ...], late_ms: int
+    grippers: tuple[str, ...], late_ms: int
 ) -> None:
     """Chunks may be over for the joints that they have while they still move the hand."""
-    robot = Robot(joints)
+    robot = Robot(grippers)
     robot.late_ns = late_ms * MS
     for _ in range(2000):
         robot.step()
