@@ -8,6 +8,7 @@ the machine's Python before anything is installed, so it uses only the standard 
 from __future__ import annotations
 
 import argparse
+import datetime
 import fcntl
 import hashlib
 import os
@@ -28,7 +29,14 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "stamps"
 REQUIREMENTS = ROOT / "requirements"
-DISTROS = ("kilted", "jazzy")  # the default first; each has a file ros-*.txt there
+ENDS = {
+    "humble": datetime.date(2027, 5, 31),
+    "jazzy": datetime.date(2029, 5, 31),
+    "kilted": datetime.date(2026, 12, 31),
+    "lyrical": datetime.date(2031, 5, 31),
+}
+"""When each distribution that this package is for gets its last update."""
+DISTROS = ("kilted", "jazzy")  # those with wheels, the default first; each has a file ros-*.txt there
 INTERFACES = ROOT / "test" / "interfaces"  # interface packages that the index does not have
 
 
@@ -72,6 +80,14 @@ def run(name: str, command: list[str | Path], environment: dict[str, str] | None
         if shown is not None:
             print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
         sys.exit(f"{name}: `{' '.join(map(str, command[:4]))} ...` ended with status {done.returncode}")
+
+
+def ended(distro: str, today: datetime.date) -> str:
+    """Return a sentence if a distribution gets no updates any more, else nothing."""
+    if today <= ENDS[distro]:
+        return ""
+    newest = max(DISTROS, key=ENDS.__getitem__)
+    return f"ROS 2 {distro} ended on {ENDS[distro]}: make DISTRO={newest} has updates until {ENDS[newest]}"
 
 
 def check_machine() -> None:
@@ -185,6 +201,8 @@ def main() -> None:
     if wanted.distro not in DISTROS:
         sys.exit(f"DISTRO={wanted.distro} has no wheels: give one of {', '.join(DISTROS)}")
     ros = REQUIREMENTS / f"ros-{wanted.distro}.txt"
+    if warning := ended(wanted.distro, datetime.date.today()):
+        print(warning, file=sys.stderr)
 
     checkout = os.open(ROOT, os.O_RDONLY)
     fcntl.flock(checkout, fcntl.LOCK_EX)  # a second make waits for the first

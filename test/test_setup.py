@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -35,6 +36,23 @@ def test_a_distribution_without_wheels_is_refused_with_those_that_have_them() ->
     command = [sys.executable, str(ROOT / "scripts" / "environment.py"), "--distro", "foxy"]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode and all(name in refused.stderr for name in ("foxy", "kilted", "jazzy"))
+
+
+def test_the_default_distribution_gets_updates_today_and_the_page_has_the_ends_of_all(
+    script: ModuleType,
+) -> None:
+    """Red on the day after the default's last update: let Jazzy be first in DISTROS by then."""
+    assert script.ended(script.DISTROS[0], datetime.date.today()) == ""
+    page = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
+    for distro, end in script.ENDS.items():
+        assert f"| {distro.capitalize()} | {end} |" in page
+    assert script.ENDS.keys() >= set(script.DISTROS)
+
+
+def test_a_distribution_that_has_ended_is_named_with_the_one_to_take(script: ModuleType) -> None:
+    after = script.ENDS["kilted"] + datetime.timedelta(days=1)
+    assert script.ended("kilted", script.ENDS["kilted"]) == ""
+    assert "2026-12-31" in script.ended("kilted", after) and "DISTRO=jazzy" in script.ended("kilted", after)
 
 
 def test_a_stage_that_fails_is_done_again(script: ModuleType) -> None:

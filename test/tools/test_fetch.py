@@ -79,7 +79,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         listed = [name for name in files(folder) if name.startswith(query["prefix"][0])]
         first = int(query.get("pageToken", ["0"])[0])
-        page = {"items": [described(folder, name) for name in listed[first : first + 2]]}
+        page: dict[str, object] = {"items": [described(folder, name) for name in listed[first : first + 2]]}
         if first + 2 < len(listed):
             page["nextPageToken"] = str(first + 2)
         self._answer(json.dumps(page).encode())
