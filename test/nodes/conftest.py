@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.running.environment import demo_contract
 
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 STARTED = pytest.StashKey[list[NodeProcess]]()
 OPERATOR = pytest.StashKey[Operator]()
 
