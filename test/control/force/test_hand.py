@@ -3,82 +3,15 @@ contact is too great."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
-from force_arm import MS, START, S, Stepped, make_arm, make_sensor
-from motion import make_chunk
-from world import Clock, Parameters, Process, StreamLine, TrajectoryLine, make_contract
+from force_arm import MS
+from hand_robot import LINEAR, Robot
 
-from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.chunking.twist import RAMP_S
 from vla_accel_ros.control.following.watchdog import OPERATOR, MotionState
-from vla_accel_ros.control.force.executed import Retreat
-from vla_accel_ros.control.force.guard import Force, Why
-from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.types import Chunk
+from vla_accel_ros.control.force.guard import Why
 
-LINEAR = 0.5
 WALL_M, N_PER_M = 0.10, 1500.0
-
-
-class Robot(Stepped):
-    """A hand on a line, with a gripper or no joint beside it, and a force sensor that is asked each
-    millisecond.
-
-    force_n: of the hand's position; speed: of the chunks [m/s]; None: none come. silent: the sensor is.
-    """
-
-    def __init__(self, grippers: tuple[str, ...]) -> None:
-        super().__init__()
-        self.grippers, self._joints = grippers, ("arm", *grippers)
-        limits = JointLimits(*(np.full(len(self._joints), x) for x in (0.0, 1.0, 2.0, 20.0)))
-        hand = Controller("servo/twist_commands", ("arm",), "servo_twist", rate_hz=100.0, frame="base")
-        contract = make_contract(
-            "servo_twist",
-            make_arm(self._joints, limits),
-            controllers=(*(Controller("gripper/joint_trajectory", (name,)) for name in grippers), hand),
-            force=Force((make_sensor(),), Retreat(m=0.03), self._joints),
-        )
-        self.position = self.velocity = self.furthest = 0.0
-        self.force_n: Callable[[float], float] = lambda position: 0.0
-        self.speed: float | None = 0.2
-        self.commands: list[tuple[int, float]] = []
-        self.silent, self._request, self.late_ns = False, 0, 30 * MS
-        self.begin(Process(contract, Parameters(), Clock(lambda: self.now), self._line))
-
-    def _line(self, controller: Controller) -> StreamLine | TrajectoryLine:
-        return StreamLine(self._command) if controller.rate_hz else TrajectoryLine(lambda *message: None)
-
-    def _command(self, twist: np.ndarray) -> None:
-        self.velocity = float(twist[0])
-        self.commands.append((self.now, self.velocity))
-
-    def chunk(self, speed: float) -> Chunk:
-        """The next, which moves the hand."""
-        self._request += 1
-        row = [speed, 0, 0, 0, 0, 0] + [0.8] * len(self.grippers)
-        return make_chunk([row] * 10, self.now - self.late_ns, 0.05, self._request)
-
-    def step(self) -> None:
-        self.now += MS
-        k = (self.now - START) // MS
-        self.position += 1e-3 * self.velocity
-        self.furthest = max(self.furthest, self.position)
-        force = 1e-3 * (k % 7), 0.0, self.force_n(self.position), 0.0, 0.0, 0.0
-        self.feel(None if self.silent else (force, self.now))
-        if k % 10 == 0:
-            self.node.joints(self._joints, np.full(len(self._joints), 0.5), self.now)
-        if k % 100 == 0 and self.speed is not None:
-            self.node.chunk(self.chunk(self.speed))
-        if k % 20 == 0:
-            self.node.watch()
-
-    def assert_ramps(self) -> None:
-        times, velocities = np.array(self.commands).T
-        change = np.abs(np.diff(velocities)) / np.diff(times) * S
-        assert (change <= LINEAR / RAMP_S * 1.001).all()
 
 
 @pytest.fixture(params=[("gripper",), ()], ids=["gripper", "none"])
