@@ -16,8 +16,6 @@ from frame_stream import FrameStream, held_slots
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
-from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request, by_priority
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.models.policy import Policy
 
@@ -29,14 +27,6 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 def make_third(policy: Policy) -> Embodiment:
     return make_embodiment(policy, JOINTS["third"], STEP_S["third"], seed=21)
-
-
-class Together(SchedulingPolicy):
-    """A policy that has all frames that wait computed in one micro-batch."""
-
-    def next(self, lane, ready, now_s, due_s=0.0):
-        seen = by_priority([request for request in ready if request.want == OBSERVE])
-        return MicroBatch(ENCODE, tuple(seen)) if seen else None
 
 
 REFUSED: Mapping[str, tuple[str, Callable[[Policy], Embodiment], str]] = {
@@ -120,19 +110,6 @@ def test_a_bad_observation_ends_its_own_requests_alone(policy: Policy, fast: boo
         assert_equal(chunk, own.act(prefix, noise=chunk.request_id))
     assert not right.chunks and "the state has 2 values" in str(right.errors[0])
     assert not engine.scheduler.requests
-
-
-def test_frames_of_one_micro_batch_fail_alone() -> None:
-    policy = make_policy()
-    engine = Engine(policy, robots=make_robots(policy))
-    engine.scheduler.policy = Together()
-    bad = replace(observation("right"), images={})
-    requests = [Request(OBSERVE, seen.robot, seen) for seen in (bad, observation("left"))]
-    for request in requests:
-        engine.scheduler.submit(request)
-    assert len(engine.scheduler.step()) == 2
-    assert "images is empty" in str(requests[0].error) and requests[0].result is None
-    assert requests[1].error is None and requests[1].result is not None
 
 
 def test_names_are_free_until_a_robot_is_described() -> None:
