@@ -57,10 +57,10 @@ class FaultyTrajectory(TrajectoryNode):
     def configure(self) -> None:
         super().configure()
         assert self._motion is not None
-        self._motion.resume = _panic_in_a_callback  # type: ignore[method-assign]
+        self._motion.order = _panic_in_a_callback  # type: ignore[method-assign]
 
 
-def _panic_in_a_callback() -> Order:
+def _panic_in_a_callback(name: str) -> Order:
     raise PanicException("a panic in a callback")
 
 

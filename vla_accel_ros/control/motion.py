@@ -14,9 +14,9 @@ the robot brakes as its controllers do by now, and begins anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from vla_accel_ros.control.chunking.source import ChunkSource, Received, Slot
 from vla_accel_ros.control.following.reasons import unnumbered
@@ -35,7 +35,7 @@ from vla_accel_ros.control.holds import RESET
 from vla_accel_ros.control.homing import INACTIVE, Action, Homing
 from vla_accel_ros.control.lending import Lending, Manager
 from vla_accel_ros.control.orders import Order, Steps, come_to_rest, kept
-from vla_accel_ros.control.publishers import Graph, Publishers
+from vla_accel_ros.control.publishers import Causes, Graph, Publishers
 from vla_accel_ros.control.robot import Robot
 
 CHUNKS = "action_chunk"
@@ -60,51 +60,13 @@ class Report(NamedTuple):
     reasons: tuple[str, ...] = ()
 
 
-class Causes(Protocol):
-    """Why the robot stands, as far as the graph shows it."""
-
-    hindrances: Mapping[str, Sequence[str]]
-    silence: str
-
-    def unheard(self, joint: str) -> Collection[str]:
-        """Beginnings of the reasons for which a joint may not follow: nobody listens to its topics."""
-        ...
-
-    def look_for_joints(self) -> None:
-        """Look for who should send the joint states, which are late."""
-        ...
-
-    def slow(self) -> str:
-        """Why inputs that come are late, if that is known."""
-        ...
-
-    def chunks(self) -> str:
-        """Why neither chunks nor reports of inference come."""
-        ...
-
-
-class Trace(Protocol):
-    """Where it is recorded which frame is followed."""
-
-    def following(self, stamp_ns: int) -> AbstractContextManager[object]:
-        """A chunk of this image becomes motion in this context."""
-        ...
-
-
-class Untraced:
-    """Records nothing."""
-
-    def following(self, stamp_ns: int) -> AbstractContextManager[object]:
-        """See Trace."""
-        return nullcontext()
-
-
 class Motion:
     """The motion of a robot, from the configuration of its node to the cleanup.
 
     name: full name of the node. actions: of the controllers that have one, by topic. slot: of chunks in
-    shared memory, None if only messages are followed; listens: whether messages may be followed. Attribute
-    `reports`: those that are not published yet; lines for the log are in Robot.log.
+    shared memory, None if only messages are followed; listens: whether messages may be followed. following: a
+    context in which a chunk of an image becomes motion, by its stamp. Attribute `reports`: those that are not
+    published yet; lines for the log are in Robot.log.
     """
 
     def __init__(
@@ -116,9 +78,9 @@ class Motion:
         actions: Mapping[str, Action],
         slot: Slot | None = None,
         listens: bool = True,
-        trace: Trace | None = None,
+        following: Callable[[int], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self.robot, self.holds, self._causes, self._trace = robot, robot.holds, causes, trace or Untraced()
+        self.robot, self.holds, self._causes, self._following = robot, robot.holds, causes, following
         self._outputs, self._clock, contract = robot.outputs, robot.clock, robot.contract
         self.reports = list[Report]()
         self.source = ChunkSource(self, self._clock, robot.log, slot, listens)
@@ -153,7 +115,7 @@ class Motion:
             except ValueError as refusal:
                 follower.refused(str(refusal))
                 raise
-            with self._trace.following(chunk.stamp_ns):
+            with self._following(chunk.stamp_ns):
                 now_ns = self._clock.now_ns()
                 self._outputs.send(follower.follow(chunk, now_ns, self._clock.now_ns), now_ns)
         except ValueError as refusal:
@@ -281,30 +243,20 @@ class Motion:
 
     # Orders
 
-    def hold(self) -> Order:
-        """Stop, and stay stopped until ~/resume."""
-        return self._order(self._hold())
-
-    def resume(self) -> Order:
-        """Take back every hold that a person may."""
-        return self._order(self._resume())
-
-    def home(self) -> Order:
-        """Go home, and stay there."""
-        return self._order(self.homing.order())
-
-    def release(self) -> Order:
-        """Hand the controllers over to others."""
-        self.homing.cancel("the controllers are released to others")
-        return self._order(self.lending.release())
-
-    def reclaim(self) -> Order:
-        """Take the controllers back."""
-        return self._order(self.lending.reclaim())
-
-    def reset(self) -> Order:
-        """Begin anew from where the joints were put, as a simulator does it."""
-        return self._order(self._reset())
+    def order(self, name: str) -> Order:
+        """Begin what a service of this name asks for: hold, resume, home, release, reclaim or reset."""
+        steps = {
+            "hold": self._hold,
+            "resume": self._resume,
+            "home": self.homing.order,
+            "release": self._release,
+            "reclaim": self.lending.reclaim,
+            "reset": self._reset,
+        }
+        order = Order(steps[name]())
+        if order.answer is None:
+            self._orders.append(order)
+        return order
 
     def tare(self) -> tuple[bool, str]:
         """Measure the bias of the force sensors again, while the arm stands still."""
@@ -319,19 +271,15 @@ class Motion:
             guard.begin_tare()
         return True, "taring; motion continues when there is a bias (see /diagnostics)"
 
-    def _order(self, steps: Steps) -> Order:
-        order = Order(steps)
-        if order.answer is None:
-            self._orders.append(order)
-        return order
-
     def _hold(self) -> Steps:
+        """Stop, and stay stopped until ~/resume."""
         self.holds.hold()
         self.homing.cancel(OPERATOR)
         unwritten = yield from kept(self.robot)
         return True, f"stopping; ~/resume goes on{unwritten}"
 
     def _resume(self) -> Steps:
+        """Take back every hold that a person may."""
         self.holds.resume_all()
         self.robot.follower.resume()
         if self._taking_over is not None:
@@ -342,7 +290,13 @@ class Motion:
         words = f"going on when fresh: {'; '.join(inputs)}" if inputs else "going on"
         return True, f"still held: {reasons}" if reasons else words
 
+    def _release(self) -> Steps:
+        """Hand the controllers over to others."""
+        self.homing.cancel("the controllers are released to others")
+        return (yield from self.lending.release())
+
     def _reset(self) -> Steps:
+        """Begin anew from where the joints were put, as a simulator does it."""
         if not self.robot.active:
             return True, "the trajectory node is not active"
         self.homing.cancel(RESET)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.outputs.output import Clock
@@ -33,6 +34,29 @@ _UNNAMED_LOOKS = 5
 _SILENCE_S = 1.0
 # A process that died is not in the graph for longer.
 _FORGOTTEN_S = 30.0
+
+
+class Causes(Protocol):
+    """Why the robot stands, as far as the graph shows it."""
+
+    hindrances: Mapping[str, Sequence[str]]
+    silence: str
+
+    def unheard(self, joint: str) -> Collection[str]:
+        """Beginnings of the reasons for which a joint may not follow: nobody listens to its topics."""
+        ...
+
+    def look_for_joints(self) -> None:
+        """Look for who should send the joint states, which are late."""
+        ...
+
+    def slow(self) -> str:
+        """Why inputs that come are late, if that is known."""
+        ...
+
+    def chunks(self) -> str:
+        """Why neither chunks nor reports of inference come."""
+        ...
 
 
 class Publishers:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -26,42 +25,13 @@ from vla_accel_ros.control.following.image_ages import ImageAges
 from vla_accel_ros.control.following.joining import Joining
 from vla_accel_ros.control.following.joint_faults import FollowingError, LeapWatch
 from vla_accel_ros.control.following.watchdog import CHUNK, JOINT_STATES, Change, MotionState, Safety
+from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.types import Chunk
 
 _RESTART_NS = 200_000_000
 _DOUBT_NS = 1_000_000_000
-
-
-class Controllers(Protocol):
-    """What controllers do with what they were sent: control/outputs. float64 [D], NaN where unknown."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether one is about to report its setpoint; nothing begins before."""
-        ...
-
-    @property
-    def awaits_arrival(self) -> bool:
-        """Whether chunks should wait until what was sent before has arrived."""
-        ...
-
-    def reference(self) -> np.ndarray:
-        """Where they report to be commanded now."""
-        ...
-
-    def rests_ns(self) -> int:
-        """When they come to rest, if a message was sent later than it was decided, else 0."""
-        ...
-
-    def commanded(self, t_ns: int) -> np.ndarray:
-        """Their commanded position at a time, NaN where that equals the decided motion."""
-        ...
-
-    def lead_s(self) -> float:
-        """How long to keep the old motion, until all have the new one."""
-        ...
 
 
 class ChunkFollower:
@@ -87,7 +57,7 @@ class ChunkFollower:
         max_age_s: float,
         twist: TwistBuffer | None = None,
         following: FollowingError | None = None,
-        controllers: Controllers | None = None,
+        controllers: Outputs | None = None,
     ) -> None:
         self.buffer, self.safety, self._twist = buffer, safety, twist
         self._controllers = controllers

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import numpy as np
 
+from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.force.executed import ExecutedPath, Retreat, merged
 from vla_accel_ros.control.force.sensor import ForceSensor, Level, SensorWatch
 from vla_accel_ros.control.limits.joint_limits import JointLimits
@@ -37,19 +37,6 @@ class Force:
 
 _TURNING_NS = 50_000_000
 """A contact may still grow for this long after the retreat began."""
-
-
-class Hand(Protocol):
-    """A hand that is moved by twists: control/chunking/twist.py."""
-
-    @property
-    def stands(self) -> bool: ...
-
-    def at_rest(self, now_ns: int) -> bool: ...
-
-    def react(self, goes_back: bool) -> float: ...
-
-    def go_on(self) -> None: ...
 
 
 class Phase(Enum):
@@ -100,7 +87,7 @@ class ForceGuard:
         joints: tuple[str, ...],
         limits: JointLimits,
         streamed: np.ndarray,
-        hand: Hand | None = None,
+        hand: TwistBuffer | None = None,
     ) -> None:
         self.force, self._hand = force, hand
         self.watches = [SensorWatch(sensor) for sensor in force.sensors]

@@ -8,33 +8,17 @@ again, or the arm retreated as far as it may and is still in contact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from vla_accel_ros.control.following.follower import ChunkFollower
 from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
 from vla_accel_ros.control.force.sensor import Level
+from vla_accel_ros.control.holds import Holds
 
 _WITHIN_NS = 10_000_000_000
 AGAIN = "; ~/resume goes on"
-
-
-class Holds(Protocol):
-    """The holds of the robot: nodes/trajectory/hold.py."""
-
-    @property
-    def holds(self) -> Collection[str]: ...
-
-    @property
-    def lent(self) -> bool: ...
-
-    def hold(self, reason: str, passing: bool = False) -> None: ...
-
-    def resume(self, reason: str) -> None: ...
-
-    def fault(self, sentence: str) -> None: ...
 
 
 class TakingOver:

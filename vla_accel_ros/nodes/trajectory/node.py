@@ -167,7 +167,7 @@ class TrajectoryNode(ManagedNode):
             actions,
             slot,
             source != "slot",
-            self,
+            self.following,
         )
         self.on_release(partial(self._close_motion, motion, list(actions.values())))
         return motion
@@ -335,7 +335,7 @@ class TrajectoryNode(ManagedNode):
 
         async def answer(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
             assert self._motion is not None
-            order: Order = getattr(self._motion, name)()
+            order = self._motion.order(name)
             await self._answered(order)
             assert order.answer is not None
             return _filled(response, *order.answer)
