@@ -255,6 +255,19 @@ MUTATIONS = (
         ("test_trajectory_output.py",),
     ),
     Mutation(
+        "output: another clock",
+        "return 0 if steady_now_ns is None else steady_now_ns - now_ns",
+        "return 0",
+        ("test_trajectory_output.py",),
+        "another_clock",
+    ),
+    Mutation(
+        "delivery: what holds by itself from the beginning",
+        "return not self._unseen or began_ns <= self._unseen[0].stamp_ns",
+        "return True",
+        ("test_delivery.py",),
+    ),
+    Mutation(
         "output: an end that is held",
         "if path.end_ns >= until_ns or (",
         "if True or (",
