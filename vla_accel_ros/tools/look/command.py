@@ -57,8 +57,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C, or write the PNG. Raises OSError if the port is taken, TimeoutError if no
     robot is there, ValueError if the bag is none."""
+    import torch
+
     from vla_accel_ros.tools.look.server import Look
 
+    torch.set_num_threads(1)  # more would wait for each other at the robot's expense
     if not 0 <= arguments.port <= 65535:
         raise ValueError(f"--port is {arguments.port}: give 0 to 65535")
     with contextlib.ExitStack() as closing:
