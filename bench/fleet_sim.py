@@ -236,16 +236,9 @@ def settings_compared(samples: dict[Case, Samples]) -> Iterator[Row]:
     for load in (0.8, 1.6):
         for variant in VARIANTS:
             for policy in (FIFO, KAIROS, AGED):
-                values, base = (
-                    samples[WORKLOAD, STATIC, load, policy, setting] for setting in (variant, USUAL)
-                )
-                row = {
-                    "settings": variant,
-                    "load": load,
-                    "policy": policy,
-                    **means(values, *metrics, "beyond"),
-                }
-                yield {**row, "against_usual": changes(values, base, metrics)}
+                runs, base = (samples[WORKLOAD, STATIC, load, policy, name] for name in (variant, USUAL))
+                row = {"settings": variant, "load": load, "policy": policy, **means(runs, *metrics, "beyond")}
+                yield {**row, "against_usual": changes(runs, base, metrics)}
 
 
 def kairos_choices(seeds: Sequence[int], tasks: int | None) -> Iterator[Row]:

@@ -71,11 +71,11 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
     prompt = min(PROMPT, sizes.max_prompt)
     model: Any = (empty_pi if pi else empty_openvla)(sizes, BF16)
     parameters = dict(model.named_parameters())
-    told = None if keep_exact else dropping(precision, CPU)
+    on_layer = None if keep_exact else dropping(precision, CPU)
     gc.collect()  # the case before
     with LiveBytes() as live:
         zeros = ((name, torch.zeros((), dtype=BF16).expand(p.shape)) for name, p in parameters.items())
-        fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), told)
+        fill(model, zeros, CPU, 1, "zeros", None, fused_parts(model), on_layer)
         if pi:
             finished(model)
         gc.collect()

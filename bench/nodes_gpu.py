@@ -92,12 +92,12 @@ def of_nodes(
     from real_nodes import figures, robot
     from real_nodes.running import Watch, node_processes
 
-    given = robot.Robot(contract, tuple(options.size))
+    inputs = robot.Robot(contract, tuple(options.size))
     nodes = node_processes(parameters, environment, logs)
     with contextlib.ExitStack() as closing:
         driving = closing.enter_context(Processes())
-        driving.start("cameras", robot.cameras, given)
-        driving.start("joints", robot.joints, given)
+        driving.start("cameras", robot.cameras, inputs)
+        driving.start("joints", robot.joints, inputs)
         driving.ready()
         closing.callback(nodes.sweep)
         closing.callback(nodes.end)

@@ -153,10 +153,10 @@ def timed(work: Run, runs: int) -> np.ndarray:
 
 def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
     """Steps without a break in a thread, beside frames at their rate, or as fast as possible."""
-    steps, frames, over = list[float](), list[float](), threading.Event()
+    steps, frames, ended = list[float](), list[float](), threading.Event()
 
     def act() -> None:
-        while not over.is_set():
+        while not ended.is_set():
             began_s = time.perf_counter()
             step()
             steps.append(time.perf_counter() - began_s)
@@ -172,7 +172,7 @@ def beside(frame: Run, step: Run, seconds: float) -> dict[str, Any]:
             frames.append(time.perf_counter() - now_s)
             due_s = max(due_s + 1.0 / VISION_HZ, time.perf_counter())
     finally:
-        over.set()
+        ended.set()
         thread.join()
     took_s = time.perf_counter() - began_s
     return {
@@ -211,9 +211,9 @@ def switching(policy: Policy, arguments: Given) -> tuple[dict[str, Any], list[di
             stations.step_here()
 
     times_ms["to and fro"] = _each_ms(engine, to_and_fro, count)
-    split_time, other, both = times_ms.values()
+    split_time, other, both_sides = times_ms.values()
     # Each pair of steps goes there and back: two switches.
-    figures = {"steps_ms": times_ms, "switch_ms": round(both - (split_time + other) / 2, 4)}
+    figures = {"steps_ms": times_ms, "switch_ms": round(both_sides - (split_time + other) / 2, 4)}
     print(f"a switch: {figures['switch_ms']:.4f} ms ({times_ms})", flush=True)
     return figures, choices
 

@@ -136,11 +136,11 @@ class Robot:
     def moves_after_s(self, since_ns: int) -> float:
         """How long it moved on after the given time without a chunk of a later observation; call it after
         `judge`."""
-        came = (
+        arrivals = (
             *self.chunks_after(since_ns),
             *(message for message in self.followed if message[0] >= since_ns),
         )
-        fresh = [time_ns for time_ns, stamp in came if stamp >= since_ns]
+        fresh = [time_ns for time_ns, stamp in arrivals if stamp >= since_ns]
         until_ns = min(fresh, default=time.monotonic_ns())
         first, last = np.searchsorted(self._moving_ns, (since_ns, until_ns))
         return float(self._moving_ns[last - 1] - since_ns) * 1e-9 if last > first else 0.0
@@ -171,15 +171,15 @@ class Robot:
             controller.starts[0] = self.began_ns
             limits = JointLimits.of(joints[name] for name in controller.joints)
             times, positions = controller.path(now_ns)
-            found = judge_path(times, positions, limits, *controller.exceptions)
-            broken += [f"{self.name}/{topic} {sentence}" for sentence in found]
+            breaches = judge_path(times, positions, limits, *controller.exceptions)
+            broken += [f"{self.name}/{topic} {breach}" for breach in breaches]
             speeds = np.abs(np.diff(positions, axis=0)).max(axis=1) * 500
             moved_s += float((speeds > MOVES_RAD_S).sum()) / 500
             if len(controller.joints) > 1:
                 self._moving_ns = times[1:][speeds > MOVES_RAD_S]
                 broken += self._moves_too_long(self._moving_ns)
-        faults = [f"{self.name}: {sentence}" for sentence in self.wrong]
-        rejected = [sentence for c in self._controllers.values() for sentence in c.rejected]
+        faults = [f"{self.name}: {breach}" for breach in self.wrong]
+        rejected = [breach for c in self._controllers.values() for breach in c.rejected]
         return {
             "broken": broken,
             "wrong": faults,

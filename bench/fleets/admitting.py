@@ -40,7 +40,7 @@ def expected_beside(
     by which factor the replica was found to be slower than measured. took_s: the median of their requests."""
     model, slower = ReplicaModel.of(measured), 1.0
     if took_s is not None:
-        slower = pace(model, [rhythm(one, hz, buffer_s) for one in seen], took_s)
+        slower = pace(model, [rhythm(asked_rhythm, hz, buffer_s) for asked_rhythm in seen], took_s)
         model = model.slower(slower)
 
     def fit(robots: int) -> bool:
@@ -84,27 +84,27 @@ def measured_fleet(
             told({"setting": f"  seed {seed}", **figures})
             return figures
 
-        def well(found: dict[str, Any]) -> bool:
-            p99_ms = found["image_to_chunk"].get("p99_ms", math.inf)
-            return p99_ms <= 1e3 * within_s and found["stall"] <= given.stall
+        def well(figures: dict[str, Any]) -> bool:
+            p99_ms = figures["image_to_chunk"].get("p99_ms", math.inf)
+            return p99_ms <= 1e3 * within_s and figures["stall"] <= given.stall
 
         def fit(count: int) -> bool:
             return half(given.admit_seeds, lambda seed: well(window(count, seed)))
 
-        most = most_robots(fit, 1, limit, expected)
-    last = [row for row in windows if row["robots"] == max(1, most)]
+        largest = most_robots(fit, 1, limit, expected)
+    last = [row for row in windows if row["robots"] == max(1, largest)]
     for row in last:
         took_s = None if row["took_ms"] is None else 1e-3 * row["took_ms"]
-        found = expected_beside(model_of_engine, row["seen"], took_s, hz, within_s, buffer_s, limit)
-        row["expected"], row["slower"] = found[0], round(found[1], 3)
+        pace_of_robots = expected_beside(model_of_engine, row["seen"], took_s, hz, within_s, buffer_s, limit)
+        row["expected"], row["slower"] = pace_of_robots[0], round(pace_of_robots[1], 3)
     predicted = median(row["expected"] for row in last) if last else None
     return {
         "setting": setting,
         "expected": expected,
         "expected_beside": predicted,
-        "most": most,
-        "error": round(expected / most - 1.0, 4) if most else None,
-        "error_beside": round(predicted / most - 1.0, 4) if most and predicted is not None else None,
+        "most": largest,
+        "error": round(expected / largest - 1.0, 4) if largest else None,
+        "error_beside": round(predicted / largest - 1.0, 4) if largest and predicted is not None else None,
         "capacity_hz": round(model_of_engine.capacity_hz, 2),
         "curve_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in model_of_engine.serve},
         "frames_ms": {str(batch): round(1e3 * seconds, 3) for batch, seconds in model_of_engine.frames},

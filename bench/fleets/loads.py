@@ -60,12 +60,8 @@ def saturate(
     if errors:
         raise errors[0]
     inside = [(end_s, took_s) for end_s, took_s in done if began_s + warm_up <= end_s < until_s]
-    durations_s = np.array([took_s for _, took_s in inside])
-    return {
-        "chunks_hz": round(len(inside) / seconds, 2),
-        "request": times(durations_s),
-        "chunks": len(inside),
-    }
+    spans_s = np.array([took_s for _, took_s in inside])
+    return {"chunks_hz": round(len(inside) / seconds, 2), "request": times(spans_s), "chunks": len(inside)}
 
 
 def times(seconds: np.ndarray) -> dict[str, float]:
@@ -177,8 +173,8 @@ class Fleet:
         attempt = self._asked.get(round_, -1) + 1
         self._asked[round_], self._newest[round_.robot] = attempt, round_.number
         observation = self.robots.observed(round_.robot, round_.number)
-        left = round(self.buffer_s / STEP_DT_S)
-        request = ChunkRequest(round_, attempt, time.monotonic_ns(), observation, remaining=left)
+        remaining = round(self.buffer_s / STEP_DT_S)
+        request = ChunkRequest(round_, attempt, time.monotonic_ns(), observation, remaining=remaining)
         self.scheduler.asked(request, time.monotonic())
 
     def _step(self) -> None:
@@ -270,13 +266,13 @@ def play(
         image.append(came_s - answer.chunk.stamp_ns * 1e-9)
         computed[answer.replica] += 1
         stood += max(0.0, request[-1] - buffer_s)
-    late = refusals + sum(took_s > buffer_s for took_s in request)
+    late_chunks = refusals + sum(took_s > buffer_s for took_s in request)
     return {
         "robots": count,
         "asked_hz": round(len(counted) / seconds, 2),
         "image_to_chunk": times(np.array(image)),
         "request": times(np.array(request)),
-        "late": round(late / max(1, len(counted)), 6),
+        "late": round(late_chunks / max(1, len(counted)), 6),
         "stall": round(stood / (count * seconds), 6),
         "unanswered": refusals,
         "requests": len(counted),

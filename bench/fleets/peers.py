@@ -83,15 +83,12 @@ def _timed(body: Callable[[], object], chunks: int, seconds: float, device: torc
     for _ in range(WARM_UP):
         body()
     synchronize(device)
-    durations_s, began_s = list[float](), time.perf_counter()
-    while not durations_s or time.perf_counter() - began_s < seconds:
+    spans_s, began_s = list[float](), time.perf_counter()
+    while not spans_s or time.perf_counter() - began_s < seconds:
         start_s = time.perf_counter()
         body()
         synchronize(device)
-        durations_s.append(time.perf_counter() - start_s)
-    hz = chunks * len(durations_s) / (time.perf_counter() - began_s)
-    return {
-        "chunks_hz": round(hz, 2),
-        "request": times(np.array(durations_s)),
-        "chunks": chunks * len(durations_s),
-    }
+        spans_s.append(time.perf_counter() - start_s)
+    count = chunks * len(spans_s)
+    hz = round(count / (time.perf_counter() - began_s), 2)
+    return {"chunks_hz": hz, "request": times(np.array(spans_s)), "chunks": count}

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fleets.replicas import Undescribed
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import (
     ChunkAnswer,
@@ -46,9 +47,12 @@ def steady(hz: float, at_once: int) -> ReplicaProfile:
     return ReplicaProfile(at_once, Profile({(SERVE, size): size / hz for size in range(1, at_once + 1)}))
 
 
-class SteadyReplica(Undescribed):
+class SteadyReplica:
     """A fleet.replicas.replica.Replica that takes at_once requests and returns their chunks one by one, hz a
     second; the owner of the clock finishes them. scripts: the task of each robot, for the horizons."""
+
+    answers = 0
+    config: EngineConfig | None = None
 
     def __init__(self, hz: float, at_once: int, rate_hz: float) -> None:
         self.name, self.limit, self.network_s = "gpu", at_once, 0.0
@@ -74,6 +78,19 @@ class SteadyReplica(Undescribed):
 
     def cancel(self, served: Future[Served]) -> None:
         raise AssertionError("no request has a deadline here")
+
+    def describe(self, robot: RobotDescription) -> Future[Session | None]:
+        future: Future[Session | None] = Future()
+        future.set_result(None)
+        return future
+
+    def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
+        future: Future[str] = Future()
+        future.set_exception(ValueError("it answers nothing"))
+        return future
+
+    def forget(self, robot: str) -> None:
+        pass
 
 
 class ScheduledFleet:

@@ -115,11 +115,11 @@ class Language:
 
         finish: told of each frame that is finished meanwhile, and the seconds since it came.
         """
-        told = partial(self._acted, number, time.perf_counter(), finish)
+        on_progress = partial(self._acted, number, time.perf_counter(), finish)
         observed = self.scheduler.submit(
             Request(OBSERVE, observation=Observation({}, np.zeros(0, np.float32), "", stamp_ns=number))
         )
-        act = self.scheduler.submit(Request(ACT, stream=True, waits=True, on_progress=told))
+        act = self.scheduler.submit(Request(ACT, stream=True, waits=True, on_progress=on_progress))
         self.scheduler.wait(act, (lambda one: one.done > 0) if self._rides else (lambda one: one.finished))
         cast(Prefix, observed.result).release()
 

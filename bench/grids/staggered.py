@@ -91,8 +91,8 @@ def _staggered(
         if number == 0:
             window = Window(policy.device).__enter__()
         which = number % OBSERVATIONS
-        told = partial(finish, which, time.perf_counter())
-        engine.scheduler.submit(Request(ACT, prefix=prefixes[which], noise=which, on_progress=told))
+        on_progress = partial(finish, which, time.perf_counter())
+        engine.scheduler.submit(Request(ACT, prefix=prefixes[which], noise=which, on_progress=on_progress))
         engine.scheduler.step()
     window.__exit__()
     engine.scheduler.cancel(*engine.scheduler.requests)

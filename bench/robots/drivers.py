@@ -98,7 +98,7 @@ def _of_contract(name: str, rate_hz: float, cameras: Sequence[CameraDriver] = ()
 def ur5e() -> RobotDriver:
     """ur_robot_driver on an e-Series: joint states in its order, one active controller of several."""
     robot = _of_contract("ur5e_robotiq", 500.0)
-    pan, *others, gripper = robot.joints
+    pan, *arm_joints, gripper = robot.joints
     arm = robot.controllers[0].joints
     scaled = replace(robot.controllers[0], type="ur_controllers/ScaledJointTrajectoryController")
     idle = (
@@ -120,7 +120,7 @@ def ur5e() -> RobotDriver:
     depth = CameraDriver("cameras/base/depth/image_rect_raw", encoding="16UC1")
     return replace(
         robot,
-        joints=(*others, pan, gripper),
+        joints=(*arm_joints, pan, gripper),
         cameras=(*robot.cameras, depth),
         controllers=(scaled, *robot.controllers[1:], *idle),
     )

@@ -123,8 +123,8 @@ class RunningDriver:
         commands = qos.LATCHED if self.robot.latched else qos.COMMAND
         if not trajectories:
             topic = f"{controller.name}/commands"
-            taken = partial(self._forwarded, controller)
-            node.create_subscription(Float64MultiArray, topic, taken, commands)
+            on_command = partial(self._forwarded, controller)
+            node.create_subscription(Float64MultiArray, topic, on_command, commands)
             return
         jtc = JointTrajectoryController(joints)
         jtc.start(np.array([self.position[joint] for joint in controller.joints]), self._now_ns())

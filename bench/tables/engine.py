@@ -1,4 +1,4 @@
-"""Tables of one engine on a GPU: stages, its own path, agreement, precisions, solvers."""
+"""Tables of one engine on a GPU: stages, its own path, agreement, precisions, solvers, shared forwards."""
 
 from __future__ import annotations
 
@@ -201,3 +201,11 @@ def solver_episodes() -> Iterator[Line]:
                 *(f"{condition['won']} of {condition['n']}" for condition in row["conditions"].values()),
                 f"{low:.1f} to {high:.1f} %", between(row["time_s"], ".2f"), between(row["jerk"], ".0f"),
             )  # fmt: skip
+
+
+@table
+def pipeline() -> Iterator[Line]:
+    """All that docs/lab/pipeline.md shows."""
+    from grids.tables import render
+
+    yield render(result("pipeline")).strip()
