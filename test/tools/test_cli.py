@@ -165,8 +165,8 @@ def test_cli_command_that_is_silent_on_a_terminal_says_that_it_works(speaks):
     text = ""
     while "ended" not in text:
         text += os.read(ours, 200).decode()
-    os.close(ours)
     assert program.wait() == 0
+    os.close(ours)
     assert ("vla plan: working" in text) is not speaks
 
 
