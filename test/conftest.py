@@ -13,6 +13,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ hypothesis.settings.register_profile(
     hypothesis.settings.get_profile("repeatable"),
     phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
 )
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT), str(ROOT / "bench")]  # training/, and what is in bench/
 
 PART = os.environ.get("TESTS", "")
 """Which tests to run: "quick" (`make test`), "slow" (`make test-slow`), else all that are named."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -14,8 +16,9 @@ STEP_DT_S = 1 / 30
 
 def frames(count: int, seed: int = 0) -> Iterator[Observation]:
     """So many observations of the expert at its tasks, a few of each episode. seed: of the first episode."""
-    from vla_accel_ros.sim.demonstrations import draw_task, record_episode
-    from vla_accel_ros.sim.expert import Expert
+    sys.path.append(str(Path(__file__).parents[2]))
+    from training.demonstrations import draw_task, record_episode
+    from training.expert import Expert
     from vla_accel_ros.sim.robot import SimRobot
     from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 

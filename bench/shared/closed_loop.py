@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 
 from run import Given, scratch
+from shared.events import MovedTarget, SwitchedTarget
 from shared.paired import gain, median, success
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
@@ -31,10 +32,9 @@ from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import tasks
-from vla_accel_ros.tools.demo_policy.data import one_thread_each
-from vla_accel_ros.tools.demo_policy.events import Event, MovedTarget, SwitchedTarget
+from vla_accel_ros.tools.demo_policy.evaluate import one_thread_each
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
-from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Session, Timing
+from vla_accel_ros.tools.demo_policy.rollout import Episode, Event, Handover, Session, Timing
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
 
 CONDITIONS: dict[str, Event | None] = {"static": None, "moved": MovedTarget(), "switched": SwitchedTarget()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vla_accel_ros.sim.expert import Expert
+from training.expert import Expert
 from vla_accel_ros.sim.robot import SimRobot
 
 

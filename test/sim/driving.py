@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.sim.expert import Expert
+from training.expert import Expert
 from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
 from vla_accel_ros.sim.robot import SimRobot
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.sim import kinematics
-from vla_accel_ros.sim.demonstrations import (
+from training.demonstrations import (
     HORIZON,
     Sample,
     draw_task,
@@ -14,7 +13,8 @@ from vla_accel_ros.sim.demonstrations import (
     record_episode,
     start_somewhere,
 )
-from vla_accel_ros.sim.expert import Expert
+from training.expert import Expert
+from vla_accel_ros.sim import kinematics
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from driving import drive, joints_over
 
+from training.expert import Expert
 from vla_accel_ros.sim import kinematics
-from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.kinematics import GRIPPER_OPEN
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks

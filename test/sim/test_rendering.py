@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from driving import drive
 
+from training.expert import Expert
 from vla_accel_ros.sim import rendering
-from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.kinematics import MIRROR
 from vla_accel_ros.sim.robot import CAMERAS, SimRobot
 from vla_accel_ros.sim.world import BLOCKS, PADS

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from driving import drive
 
+from training.expert import Expert
 from vla_accel_ros.sim import layout
-from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.robot import STEP_S, SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, Task, tasks
 from vla_accel_ros.sim.world import BLOCKS, PADS

@@ -7,7 +7,7 @@ import math
 import pytest
 from driving import drive, joints_over
 
-from vla_accel_ros.sim.expert import Expert
+from training.expert import Expert
 from vla_accel_ros.sim.kinematics import GRIPPER_CLOSED, GRIPPER_OPEN
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from training import data, samples, vocabulary
+from training.objective import Batch, Objective
+from training.recipe import QUICK, policy_config
+from training.train import export, learning_rate
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
-from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
-from vla_accel_ros.tools.demo_policy.evaluate import Plan, summary, wilson
-from vla_accel_ros.tools.demo_policy.objective import Batch, Objective
-from vla_accel_ros.tools.demo_policy.recipe import QUICK, policy_config
+from vla_accel_ros.tools.demo_policy import command
+from vla_accel_ros.tools.demo_policy.evaluate import Plan, one_thread_each, summary, wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode, told
-from vla_accel_ros.tools.demo_policy.train import export, learning_rate
 
 JOINTS = 6
 DELTA = np.array([True, True, True, True, True, False])
@@ -135,7 +136,7 @@ def test_a_shard_has_the_same_samples_in_every_process(tmp_path: Path) -> None:
     """What a spawned worker records is what this process records: images, labels and words, byte for byte."""
     here = data.ShardJob(tmp_path / "here.npz", (5, 6), 112, tuple(DELTA), None, every=14)
     there = replace(here, path=tmp_path / "there.npz")
-    with ProcessPoolExecutor(1, get_context("spawn"), data.one_thread_each) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), one_thread_each) as pool:
         future = pool.submit(data.make_shard, there)
         data.make_shard(here)
         future.result()
@@ -205,14 +206,24 @@ def test_a_plan_with_an_unknown_condition_is_refused() -> None:
         Plan(Path("policy"), Path("contract"), conditions=("dark",))
 
 
+def test_training_without_its_sources_says_where_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "SOURCES", tmp_path)
+    assert cli.main(["train-demo", "--quick", "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path) in error and "pip install -e ." in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_recipe_runs_from_end_to_end_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["train-demo", "--quick", "--device", "cpu", "--processes", "1", "--out", str(tmp_path)]
-    assert cli.main(command) == 0
+    words = ["train-demo", "--quick", "--device", "cpu", "--processes", "1", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
     assert (tmp_path / "loss.png").stat().st_size > 5_000
     weights = (tmp_path / "policy" / "model.safetensors").read_bytes()
-    assert cli.main(command) == 0, "a finished run is finished again at once"
+    assert cli.main(words) == 0, "a finished run is finished again at once"
     assert (tmp_path / "policy" / "model.safetensors").read_bytes() == weights
     out = tmp_path / "eval.json"
     flags = ["--episodes", "1", "--families", "reach", "--conditions", "normal,still", "--processes", "1"]

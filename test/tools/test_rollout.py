@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from builders import make_policy
 
+from shared.events import MovedTarget, SwitchedTarget
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
@@ -24,7 +25,6 @@ from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
-from vla_accel_ros.tools.demo_policy.events import MovedTarget, SwitchedTarget
 from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Episode, Handover, Session, Timing
 from vla_accel_ros.types import Chunk
 

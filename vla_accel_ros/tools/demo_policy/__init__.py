@@ -1,1 +1,1 @@
-"""How the bundled demo policy is made: recipe, data, training, evaluation."""
+"""The bundled demo policy in closed loop (rollout, evaluate), and the command that trains it."""

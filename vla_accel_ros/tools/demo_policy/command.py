@@ -1,7 +1,8 @@
 """`vla train-demo` and `vla eval-demo`: train the bundled demo policy from seeds, and measure its success.
 
-Training takes under half an hour on a GPU; after an interruption it resumes from its last finished round. The
-result is a checkpoint folder, a loss plot and the log. Success is measured in closed loop, with an engine in
+What trains it is in the sources' folder training/, not in the package. Training takes under half an hour on a
+GPU; after an interruption it resumes from its last finished round. The result is a checkpoint folder, a loss
+plot and the log. Success is measured in closed loop, with an engine in
 this process.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
 
 from vla_accel_ros.tools.options import (
@@ -20,6 +23,8 @@ from vla_accel_ros.tools.options import (
     output_file,
     subcommand,
 )
+
+SOURCES = Path(__file__).parents[3]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,15 +62,20 @@ def train(arguments: argparse.Namespace) -> int:
     import torch
 
     from vla_accel_ros.contract.contract import Contract
-    from vla_accel_ros.tools.demo_policy import train as training
-    from vla_accel_ros.tools.demo_policy.recipe import QUICK, Recipe
 
-    name = arguments.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not (SOURCES / "training" / "demonstrations.py").is_file():
+        raise ValueError(
+            f"the bundled policy is trained from the sources, and {SOURCES} has no folder training: run "
+            "`pip install -e .` in a checkout of vla_accel_ros, then `vla train-demo` again."
+        )
+    sys.path.append(str(SOURCES))
+    training, recipes = import_module("training.train"), import_module("training.recipe")
+    kind = arguments.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
     contract = Contract.load(chosen_contract(arguments))
-    recipe = QUICK if arguments.quick else Recipe()
-    out, device = arguments.out, torch.device(name)
+    recipe = recipes.QUICK if arguments.quick else recipes.Recipe()
+    out, device = arguments.out, torch.device(kind)
     policy = training.train(out, recipe, contract.delta_mask, device, arguments.processes)
     training.plot_loss(out / "loss.json", out / "loss.png")
     print(f"policy: {policy}\nloss plot: {out / 'loss.png'}")

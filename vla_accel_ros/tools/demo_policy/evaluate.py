@@ -9,6 +9,7 @@ it grey images, and `still` is an arm that never moves (chance).
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from vla_accel_ros.contract.contract import Contract
@@ -25,9 +27,15 @@ from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
-from vla_accel_ros.tools.demo_policy.data import one_thread_each
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session, Timing
+
+
+def one_thread_each() -> None:
+    """Limit a worker to one thread, before its first import of torch or OpenGL: there is one process for each
+    core."""
+    os.environ.update(LP_NUM_THREADS="0", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
@@ -47,13 +55,13 @@ class Plan:
     precision: str | None = None
 
     def __post_init__(self) -> None:
-        for name, values, known in (
+        for name, values, choices in (
             ("conditions", self.conditions, CONDITIONS),
             ("families", self.families, FAMILIES),
         ):
-            unknown = sorted(set(values) - set(known))
+            unknown = sorted(set(values) - set(choices))
             if unknown or not values:
-                raise ValueError(f"{name} has {unknown or 'nothing'}; use some of {', '.join(known)}.")
+                raise ValueError(f"{name} has {unknown or 'nothing'}; use some of {', '.join(choices)}.")
         if self.precision not in (None, *PRECISIONS):
             raise ValueError(f"precision is {self.precision!r}; use one of {', '.join(PRECISIONS)}.")
         if self.episodes < 1:
@@ -127,14 +135,14 @@ def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _row(group: Sequence[Episode]) -> dict[str, Any]:
-    won, asked = sum(e.success for e in group), sum(e.answers_asked for e in group)
+    won, answers = sum(e.success for e in group), sum(e.answers_asked for e in group)
     return {
         "n": len(group),
         "success": won / len(group),
         "interval_95": wilson(won, len(group)),
         "median_time_s": float(np.median([e.time_s for e in group if e.success])) if won else None,
         "median_jerk": float(np.median([e.jerk for e in group])),
-        "answers_correct": sum(e.answers_right for e in group) / asked if asked else None,
+        "answers_correct": sum(e.answers_right for e in group) / answers if answers else None,
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import Task
-from vla_accel_ros.tools.demo_policy.events import Event, other_blocks
+from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 from vla_accel_ros.types import Chunk, Observation
 
@@ -39,6 +38,21 @@ JOINING = 3
 FURTHER = 1_000_000
 """First noise number of further samples."""
 CONDITIONS = ("normal", "shuffled", "blank", "still")
+
+
+class Event(Protocol):
+    """Something that happens once in an episode, from which on its scoring starts anew."""
+
+    def frame(self, seed: int) -> int:
+        """Return the camera frame at which it happens."""
+
+    def happen(self, robot: SimRobot, seed: int) -> Task:
+        """Change the scene; return the task from then on."""
+
+
+def other_blocks(task: Task) -> list[Task]:
+    """Return the tasks of the same family and pad for each other block."""
+    return [other for other in tasks(task.family) if other.block != task.block and other.pad == task.pad]
 
 
 @dataclass(frozen=True)
@@ -303,8 +317,8 @@ def told(task: Task, seed: int, condition: str) -> str:
     block."""
     if condition != "shuffled":
         return task.instruction
-    others = other_blocks(task)
-    return others[np.random.default_rng(seed).integers(len(others))].instruction
+    choices = other_blocks(task)
+    return choices[np.random.default_rng(seed).integers(len(choices))].instruction
 
 
 def _ns(frame: int) -> int:

@@ -7,7 +7,6 @@ the policy drives, on an earlier round's policy, which is kept beside it.
 
 from __future__ import annotations
 
-import os
 import shutil
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from training.demonstrations import Disturbed, Sample, draw_task, record_episode
+from training.expert import Expert
+from training.recipe import Recipe
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.conventions import resize_with_pad
-from vla_accel_ros.sim.demonstrations import Disturbed, Sample, draw_task, record_episode
-from vla_accel_ros.sim.expert import Expert
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS, Recipe
+from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS
 from vla_accel_ros.types import Observation
 
 EPISODES_PER_SHARD = 50
@@ -97,13 +97,6 @@ def load(folder: Path, number: int) -> dict[str, np.ndarray]:
 
 
 _worker: tuple[SimRobot, Expert] | None = None
-
-
-def one_thread_each() -> None:
-    """Limit a worker to one thread, before its first import of torch or OpenGL: there is one process for each
-    core."""
-    os.environ.update(LP_NUM_THREADS="0", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    torch.set_num_threads(1)
 
 
 def make_shard(job: ShardJob) -> Path:

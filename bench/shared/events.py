@@ -1,31 +1,20 @@
 """Events within an episode: the target jumps, or the instruction names another block.
 
-Jump and instruction are drawn from the seed, so paired episodes have the same event. Scoring restarts at the
-event.
+Jump and instruction are drawn from the seed, so paired episodes have the same event.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import Task, tasks
+from vla_accel_ros.sim.tasks import Task
 from vla_accel_ros.tools.demo_policy.recipe import STEP_DT_S
-
-
-class Event(Protocol):
-    """An event that happens once in an episode."""
-
-    def frame(self, seed: int) -> int:
-        """Return the camera frame at which it happens."""
-
-    def happen(self, robot: SimRobot, seed: int) -> Task:
-        """Change the scene; return the task from then on."""
+from vla_accel_ros.tools.demo_policy.rollout import other_blocks
 
 
 @dataclass(frozen=True)
@@ -61,11 +50,6 @@ class MovedTarget:
         robot.place_block(task.block, *best, block.yaw)
         robot.set_task(task)
         return task
-
-
-def other_blocks(task: Task) -> list[Task]:
-    """Return the tasks of the same family and pad for each other block."""
-    return [other for other in tasks(task.family) if other.block != task.block and other.pad == task.pad]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from training.expert import STEP_DT_S, Expert
 from vla_accel_ros.sim import kinematics, layout
-from vla_accel_ros.sim.expert import STEP_DT_S, Expert
 from vla_accel_ros.sim.kinematics import GRIPPER_AT_BLOCK, GRIPPER_CLOSED, GRIPPER_OPEN
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, REACH, Task, tasks

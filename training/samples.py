@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training import vocabulary
+from training.objective import Batch
 from vla_accel_ros.models.processing.conventions import Normalizer, pi05_prompt, state_bins
-from vla_accel_ros.tools.demo_policy import vocabulary
-from vla_accel_ros.tools.demo_policy.objective import Batch
 
 MAX_ANSWER = 8
 Arrays = Mapping[str, np.ndarray]

@@ -21,13 +21,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from training import data, samples, vocabulary
+from training.objective import Objective
+from training.recipe import Recipe, policy_config
 from vla_accel_ros.models.checkpoints.fields import OURS, RECIPE
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.training import USUAL
-from vla_accel_ros.tools.demo_policy import data, samples, vocabulary
-from vla_accel_ros.tools.demo_policy.objective import Objective
-from vla_accel_ros.tools.demo_policy.recipe import Recipe, policy_config
+from vla_accel_ros.tools.demo_policy.evaluate import one_thread_each
 
 LOG_EVERY = 50
 PANELS = {
@@ -150,7 +151,7 @@ def train(folder: Path, recipe: Recipe, delta_mask: np.ndarray, device: torch.de
     def submit(number: int) -> list[Future[Path]]:
         return data.submit(pool, folder, recipe, number, delta_mask, size) if number < recipe.rounds else []
 
-    with ProcessPoolExecutor(processes, get_context("spawn"), data.one_thread_each) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), one_thread_each) as pool:
         for earlier in range(run.rounds_done):
             _add_part(run, earlier)
         pending = submit(run.rounds_done)
