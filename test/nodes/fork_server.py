@@ -36,7 +36,7 @@ PRELOADED = (
     *("vla_accel_ros.sensing.ingest", "vla_accel_ros.control.force.taking_over", "vla_accel_ros.sim.tasks"),
     *("vla_accel_ros.fleet.serving.scheduler", "vla_accel_ros.planning.verdict"),
     *(f"vla_accel_ros.nodes.fleet.{module}" for module in ("engines", "sessions")),
-    *(f"vla_accel_ros.nodes.recorder.{module}" for module in ("rosbag2_writer", "topics")),
+    *("vla_accel_ros.nodes.recorder.topics", "vla_accel_ros.recording.mcap_writer"),
     "vla_accel_ros.nodes.params.fleet_scheduler",
 )
 """What nodes import, as far as it starts no thread and imports no rclpy (which does start some)."""

@@ -15,7 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from vla_accel_ros.recording.topic import BagWriter, Topic
+from vla_accel_ros.recording.mcap_writer import McapBag
+from vla_accel_ros.recording.topic import Topic
 
 FLUSH_S = 0.5
 LOOK_BYTES = 32 << 20
@@ -40,7 +41,7 @@ class Recording:
 
     def __init__(
         self,
-        bag: BagWriter,
+        bag: McapBag,
         limit_bytes: int,
         keep_bytes: int,
         free: Callable[[Path], int] = free_bytes,

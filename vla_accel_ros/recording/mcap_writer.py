@@ -28,9 +28,10 @@ _COMPRESSIONS = {"none": CompressionType.NONE, "zstd": CompressionType.ZSTD}
 
 
 class McapBag:
-    """See BagWriter. path: a folder, which is created and must not exist yet. compression: "none" or "zstd".
+    """One thread calls all of it. path: a folder, which is created and must not exist yet. compression:
+    "none" or "zstd".
 
-    Raises OSError if the folder or the file cannot be created.
+    Raises OSError if the folder or the file cannot be created. All methods but `abandon` may raise OSError.
     """
 
     def __init__(self, path: Path, compression: str = "none") -> None:
@@ -53,7 +54,7 @@ class McapBag:
         return self._path
 
     def add(self, topic: Topic) -> None:
-        """See BagWriter."""
+        """Add a topic, before its first message."""
         if topic.type not in self._schemas:
             self._schemas[topic.type] = self._writer.register_schema(
                 topic.type, "ros2msg", topic.definition.encode()
@@ -67,19 +68,19 @@ class McapBag:
         self._topics[topic.name] = topic
 
     def write(self, topic: str, log_ns: int, data: bytes | bytearray) -> None:
-        """See BagWriter."""
+        """Write a serialized message."""
         self._writer.add_message(self._channels[topic], log_ns, cast(bytes, data), log_ns)
         self._counts[topic] += 1
         self._first_ns, self._last_ns = min(self._first_ns, log_ns), max(self._last_ns, log_ns)
         self._out.mark()
 
     def flush(self) -> None:
-        """See BagWriter."""
+        """Make everything written so far survive the process."""
         self._writer.flush()
         self._out.mark()
 
     def close(self) -> None:
-        """See BagWriter."""
+        """End the bag properly."""
         self._writer.flush()
         self._out.mark()
         metadata = self._metadata()
@@ -90,7 +91,7 @@ class McapBag:
         (self._path / "metadata.yaml").write_text(yaml.safe_dump(metadata, sort_keys=False))
 
     def abandon(self) -> None:
-        """See BagWriter."""
+        """Save what can be saved after an error; raises nothing."""
         with contextlib.suppress(OSError):
             self._out.cut()
             self._out.write(_ending())

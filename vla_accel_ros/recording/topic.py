@@ -1,10 +1,9 @@
-"""A topic in a bag, and the interface between recording and a file format."""
+"""A topic in a bag."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -41,33 +40,6 @@ class Topic:
             }
         ]
 
-    def profiles_text(self, *, numbers: bool = False) -> str:
-        """The same as YAML. numbers: rmw's numbers instead of words, as in metadata before version 9."""
-        profiles = self.profiles()
-        if numbers:
-            profiles[0]["history"] = profiles[0]["liveliness"] = 1
-            profiles[0]["reliability"] = 1 if self.reliable else 2
-            profiles[0]["durability"] = 1 if self.latched else 2
-        return yaml.safe_dump(profiles, sort_keys=False).strip()
-
-
-class BagWriter(Protocol):
-    """Writes a bag; one thread calls all of it.
-
-    path: the folder. Call `add` before the first message of a topic. `flush` makes everything written so far
-    survive the process. `close` ends the bag properly; `abandon` saves what it can after an error, and raises
-    nothing. All other methods may raise OSError or RuntimeError.
-    """
-
-    @property
-    def path(self) -> Path: ...
-
-    def add(self, topic: Topic) -> None: ...
-
-    def write(self, topic: str, log_ns: int, data: bytes | bytearray) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def abandon(self) -> None: ...
+    def profiles_text(self) -> str:
+        """The same as YAML."""
+        return yaml.safe_dump(self.profiles(), sort_keys=False).strip()

@@ -22,7 +22,7 @@ RECORDER = (
     Parameter(
         "writer",
         "auto",
-        "Writer of the bag: rosbag2, or mcap without it; auto takes rosbag2 if it is installed.",
+        "Of no effect: every bag is written by the mcap library, as a rosbag2 of one MCAP file.",
         choices=("auto", "rosbag2", "mcap"),
     ),
     Parameter(

@@ -32,7 +32,6 @@ from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.interfaces import definition, digest, type_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.recorder import RECORDER
-from vla_accel_ros.nodes.recorder.rosbag2_writer import open_bag
 from vla_accel_ros.nodes.recorder.topics import Recorded, recorded
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
@@ -40,6 +39,7 @@ from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.recording.background_writer import Recording
 from vla_accel_ros.recording.marks import EVENTS, TOPIC, Marks, text_of
+from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.cameras.frames import NotReady
 from vla_accel_ros.sensing.cameras.image import image_message
@@ -74,9 +74,7 @@ class RecorderNode(ManagedNode):
 
     def activate(self) -> None:
         assert self._contract is not None
-        bag = open_bag(
-            self._new_folder(self._contract.robot), value(self, "writer"), value(self, "compression")
-        )
+        bag = McapBag(self._new_folder(self._contract.robot), value(self, "compression"))
         self._recording = Recording(bag, value(self, "queue_mb") << 20, value(self, "keep_free_mb") << 20)
         self._marks, self._marked = Marks(), False
         self._told_drops, self._told_trouble = False, False
