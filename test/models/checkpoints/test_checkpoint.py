@@ -155,7 +155,7 @@ def test_published_shapes_are_inferred_as_the_presets() -> None:
 
 def test_what_cannot_be_inferred_is_asked_for(folder: Path) -> None:
     (folder / "config.json").unlink()
-    refused(folder, "a vision width of 24 does not tell the number of heads", "config.json")
+    refused(folder, "width of 24", "72", "config.json")
     edit_weights(folder / "model.safetensors", lambda tensors: tensors.pop("action_in_proj.weight"))
     refused(folder, "model.safetensors")
 

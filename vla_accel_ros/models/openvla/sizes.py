@@ -13,7 +13,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
-from vla_accel_ros.models.inferred import Shapes, axes, depth
+from vla_accel_ros.models.inferred import Shapes, axes, depth, whole
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
 
 LLAMA = "language_model.model."
@@ -90,8 +90,8 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
     if not str(backbone).endswith("-pure"):
         raise ValueError(f"llm_backbone_id is {backbone!r}; only the prompt of '...-pure' is known.")
     try:
-        vocab = _whole(text, "text_config.vocab_size", axes(shapes, LLAMA + "embed_tokens.weight", 2)[0])
-        action_vocab = vocab - _whole(data, "pad_to_multiple_of", 64, least=0)
+        vocab = whole(text, "text_config.vocab_size", axes(shapes, LLAMA + "embed_tokens.weight", 2)[0])
+        action_vocab = vocab - whole(data, "pad_to_multiple_of", 64, least=0)
         sizes = data.get("image_sizes")
         dino_size, siglip_size = sizes if isinstance(sizes, list) and len(sizes) == 2 else (None, None)
         return OpenVLAConfig(
@@ -101,7 +101,7 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
             prefix=_llama(shapes, text),
             vocab=vocab,
             action_vocab=action_vocab,
-            bins=_whole(data, "n_action_bins", 256, least=2),
+            bins=whole(data, "n_action_bins", 256, least=2),
             space_token=SPACE_TOKEN if action_vocab > SPACE_TOKEN else None,
         )
     except KeyError as error:
@@ -126,21 +126,21 @@ def _llama(shapes: Shapes, text: Mapping[str, Any]) -> LlamaConfig:
     layer = LLAMA + "layers.0."
     rows, width = axes(shapes, layer + "self_attn.q_proj.weight", 2)
     published = OPENVLA_7B.prefix if width == OPENVLA_7B.prefix.width else None
-    heads = _whole(text, "text_config.num_attention_heads", published.heads if published else None)
+    heads = whole(text, "text_config.num_attention_heads", published.heads if published else None)
     epsilon = text.get("rms_norm_eps", LlamaConfig.norm_eps)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
         raise ValueError(f"text_config.rms_norm_eps is {epsilon!r}; it must be between 0 and 1.")
     return LlamaConfig(
-        width=_whole(text, "text_config.hidden_size", width),
-        depth=_whole(
+        width=whole(text, "text_config.hidden_size", width),
+        depth=whole(
             text,
             "text_config.num_hidden_layers",
             published.depth if published else depth(shapes, LLAMA + "layers."),
         ),
-        mlp=_whole(text, "text_config.intermediate_size", axes(shapes, layer + "mlp.gate_proj.weight", 2)[0]),
+        mlp=whole(text, "text_config.intermediate_size", axes(shapes, layer + "mlp.gate_proj.weight", 2)[0]),
         heads=heads,
-        kv_heads=_whole(text, "text_config.num_key_value_heads", heads),
-        head_dim=_whole(text, "text_config.head_dim", rows // heads),
+        kv_heads=whole(text, "text_config.num_key_value_heads", heads),
+        head_dim=whole(text, "text_config.head_dim", rows // heads),
         norm_eps=epsilon,
     )
 
@@ -162,12 +162,3 @@ def _tower(shapes: Shapes, root: str, image_size: Any) -> VisionConfig:
         image_size=side if image_size is None else image_size,
         patch=patch,
     )
-
-
-def _whole(data: Mapping[str, Any], field: str, default: int | None, least: int = 1) -> int:
-    """Return the whole number under the last part of `field`."""
-    value = data.get(field.rpartition(".")[2])
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {least}.")
-    return value

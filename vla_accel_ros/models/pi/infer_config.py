@@ -7,8 +7,8 @@ each in So400m). What no tensor shows (horizon, longest prompt, cameras) is give
 
 from __future__ import annotations
 
-from vla_accel_ros.models.config import IMAGE_NAMES, PI0, PI05, GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.inferred import Shapes, axes, depth
+from vla_accel_ros.models.config import IMAGE_NAMES, PI0, PI05, GemmaConfig, PiConfig
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack
 
 VISION = "paligemma_with_expert.paligemma.model.vision_tower.vision_model."
 PREFIX = "paligemma_with_expert.paligemma.model.language_model."
@@ -30,20 +30,10 @@ def infer_config(
     """
     pi05 = "time_mlp_in.weight" in shapes
     try:
-        patches, _ = axes(shapes, VISION + "embeddings.position_embedding.weight", 2)
-        width, _, patch, _ = axes(shapes, VISION + "embeddings.patch_embedding.weight", 4)
-        vision = VisionConfig(
-            width=width,
-            depth=depth(shapes, VISION + "encoder.layers."),
-            mlp=axes(shapes, VISION + "encoder.layers.0.mlp.fc1.weight", 2)[0],
-            heads=_vision_heads(width),
-            image_size=patch * round(patches**0.5),
-            patch=patch,
-        )
         _, action_dim = axes(shapes, "action_in_proj.weight", 2)
         return PiConfig(
             kind="pi05" if pi05 else "pi0",
-            vision=vision,
+            vision=siglip(shapes, VISION, VISION_HEAD_DIM),
             prefix=_gemma(shapes, PREFIX),
             expert=_gemma(shapes, EXPERT),
             vocab=_vocab(shapes),
@@ -63,28 +53,10 @@ def infer_config(
 
 
 def _gemma(shapes: Shapes, root: str) -> GemmaConfig:
-    layer = root + "layers.0."
-    head_dim, _ = axes(shapes, layer + "self_attn.k_proj.weight", 2)
-    rows, width = axes(shapes, layer + "self_attn.q_proj.weight", 2)
-    return GemmaConfig(
-        width=width,
-        depth=depth(shapes, root + "layers."),
-        mlp=axes(shapes, layer + "mlp.gate_proj.weight", 2)[0],
-        heads=rows // head_dim,
-        kv_heads=1,
-        head_dim=head_dim,
-    )
+    head_dim, _ = axes(shapes, root + "layers.0.self_attn.k_proj.weight", 2)  # of its one key head
+    return stack(GemmaConfig, shapes, root, head_dim)
 
 
 def _vocab(shapes: Shapes) -> int:
     head = "paligemma_with_expert.paligemma.lm_head.weight"
     return axes(shapes, head if head in shapes else PREFIX + "embed_tokens.weight", 2)[0]
-
-
-def _vision_heads(width: int) -> int:
-    if width % VISION_HEAD_DIM:
-        raise ValueError(
-            f"a vision width of {width} does not tell the number of heads; "
-            'add a config.json with the field "vla_accel_ros".'
-        )
-    return width // VISION_HEAD_DIM

@@ -12,7 +12,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
-from vla_accel_ros.models.inferred import Shapes, axes, depth
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, whole
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 
 VLM = "model.vlm_with_expert.vlm.model."
@@ -37,20 +37,20 @@ def infer_smolvla(
     """
     check_settings(data)
     try:
-        vision = _vision(shapes, vision_head_dim)
+        vision = siglip(shapes, VISION, vision_head_dim)
         _, joined = axes(shapes, VLM + "connector.modality_projection.proj.weight", 2)
         _check_resize(data, vision)
         return SmolVLAConfig(
             vision=vision,
             shuffle=round((joined / vision.width) ** 0.5),
-            prefix=_llama(shapes, TEXT, head_dim),
-            expert=_llama(shapes, EXPERT, head_dim),
+            prefix=stack(LlamaConfig, shapes, TEXT, head_dim, norm_eps=NORM_EPS),
+            expert=stack(LlamaConfig, shapes, EXPERT, head_dim, norm_eps=NORM_EPS),
             self_every=_self_every(data),
             vocab=axes(shapes, TEXT + "embed_tokens.weight", 2)[0],
             action_dim=axes(shapes, "model.action_in_proj.weight", 2)[1],
             state_dim=axes(shapes, "model.state_proj.weight", 2)[1],
-            horizon=_whole(data, "chunk_size"),
-            max_prompt=_whole(data, "tokenizer_max_length"),
+            horizon=whole(data, "chunk_size"),
+            max_prompt=whole(data, "tokenizer_max_length"),
             image_names=_cameras(data),
         )
     except KeyError as error:
@@ -65,49 +65,13 @@ def check_settings(data: Mapping[str, Any]) -> None:
     check_fields(data, "", FIELDS, FIXED)
 
 
-def _vision(shapes: Shapes, head_dim: int) -> VisionConfig:
-    patches, _ = axes(shapes, VISION + "embeddings.position_embedding.weight", 2)
-    width, _, patch, _ = axes(shapes, VISION + "embeddings.patch_embedding.weight", 4)
-    return VisionConfig(
-        width=width,
-        depth=depth(shapes, VISION + "encoder.layers."),
-        mlp=axes(shapes, VISION + "encoder.layers.0.mlp.fc1.weight", 2)[0],
-        heads=_heads(width, head_dim, VISION),
-        image_size=patch * round(patches**0.5),
-        patch=patch,
-    )
-
-
-def _llama(shapes: Shapes, root: str, head_dim: int) -> LlamaConfig:
-    layer = root + "layers.0."
-    rows, width = axes(shapes, layer + "self_attn.q_proj.weight", 2)
-    return LlamaConfig(
-        width=width,
-        depth=depth(shapes, root + "layers."),
-        mlp=axes(shapes, layer + "mlp.gate_proj.weight", 2)[0],
-        heads=_heads(rows, head_dim, root),
-        kv_heads=_heads(axes(shapes, layer + "self_attn.k_proj.weight", 2)[0], head_dim, root),
-        head_dim=head_dim,
-        norm_eps=NORM_EPS,
-    )
-
-
-def _heads(width: int, head_dim: int, root: str) -> int:
-    if width % head_dim:
-        raise ValueError(
-            f"{root}: a width of {width} is no multiple of {head_dim}, so it does not tell the number of "
-            'heads; add the field "vla_accel_ros" with all sizes.'
-        )
-    return width // head_dim
-
-
 def _self_every(data: Mapping[str, Any]) -> int:
     mode = data.get("attention_mode", "cross_attn")
     if mode == "self_attn":
         return 1
     if mode != "cross_attn":
         raise ValueError(f"attention_mode is {mode!r}; use 'cross_attn' or 'self_attn'.")
-    return _whole(data, "self_attn_every_n_layers")
+    return whole(data, "self_attn_every_n_layers")
 
 
 def _check_resize(data: Mapping[str, Any], vision: VisionConfig) -> None:
@@ -130,10 +94,3 @@ def _cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
     if not keys:
         raise ValueError("input_features names no camera (type VISUAL); copy config.json again.")
     return tuple(key.removeprefix(IMAGES).removeprefix("observation.") for key in keys)
-
-
-def _whole(data: Mapping[str, Any], field: str) -> int:
-    value = data.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
-    return value
