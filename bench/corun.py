@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 from grids.sizes import small
 from run import Bench, Given, Row, main
+from shared.subjects import random_observation
 from shared.timing import by_events, summary
 from vla_accel_ros.engine.config import ACTIONS_APART, Split
 from vla_accel_ros.engine.engine import Engine
@@ -59,7 +60,7 @@ from vla_accel_ros.engine.scheduling.queue import QueueFull
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stage import no_collection
 from vla_accel_ros.models.config import PI0, GemmaConfig
-from vla_accel_ros.tools.bench.policies import random_observation, random_policy
+from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Observation
 
 VISION, LANGUAGE = "vision", "language"

@@ -19,9 +19,10 @@ import torch
 from run import Bench, Given, Row, main
 from shared import roofline
 from shared.models import KINDS, config_of
+from shared.subjects import plain, relative
 from shared.timing import allocated_by, kernels_of, summary
 from vla_accel_ros.kernels.ops import TritonOps
-from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
+from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.tune import pieces
 from vla_accel_ros.tools.tune.pieces import NEAR, Body, times_ms
 

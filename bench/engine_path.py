@@ -27,6 +27,7 @@ import torch
 from run import Bench, Given, Row, main
 from shared.models import KINDS as PI_KINDS
 from shared.models import config_of, page_locked
+from shared.subjects import random_observation
 from shared.timing import Pinned, allocated_by, summary, synchronize
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.denoise.denoise import Form
@@ -34,7 +35,7 @@ from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
-from vla_accel_ros.tools.bench.policies import random_observation, random_policy
+from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 from vla_accel_ros.types import Observation
 

@@ -4,7 +4,7 @@
 
 A case is MODEL:PRECISION:keep or drop, as in `keep_exact`. A model of the published sizes, with zero weights,
 goes through the loader one tensor at a time in bfloat16, and the stages for a frame and a chunk are made.
-Every live tensor storage is counted (vla_accel_ros.tools.bench.memory): the peak, the final amount, and the
+Every live tensor storage is counted (shared/peak.py): the peak, the final amount, and the
 difference in layers of the largest stack. A GPU's libraries use no memory here, so the plan adds theirs:
 those numbers are computed, not measured. Rows of other cases stay in the file. It needs about 8 GB of host
 memory, and ten minutes on two cores. --small takes tiny models.
@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 
 from run import Bench, Given, Row, main
+from shared.peak import LiveBytes
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
@@ -39,7 +40,6 @@ from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import memory
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.planning.work import Work
-from vla_accel_ros.tools.bench.memory import LiveBytes
 from vla_accel_ros.tools.bench.tiny import tiny_models
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16

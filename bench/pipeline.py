@@ -26,7 +26,7 @@ import torch
 from grids import actionflow, oxygen, staggered
 from grids.sizes import Plan, plan
 from run import Bench, Given, Row, main
-from vla_accel_ros.tools.bench.subjects import random_llama
+from shared.subjects import random_llama
 from vla_accel_ros.tools.provenance import provenance
 
 Cells = tuple[Mapping[str, Any], Callable[[], Callable[[Any], Row]], Row]

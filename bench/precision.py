@@ -21,13 +21,14 @@ import torch
 
 from run import Bench, Given, Row, main, write
 from shared.actions import STEP_DT_S, chunks, frames, moved_rms_mrad
+from shared.subjects import plain, relative
 from shared.timing import allocated_by, kernels_of, summary
 from tables.forms import RESULTS
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.planning.work import ENGINE_PRECISIONS as PRECISIONS
-from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
+from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.options import chosen_model, model_option
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.tune.pieces import times_ms

@@ -11,10 +11,11 @@ import torch
 
 from fleets.loads import times
 from fleets.serving import STEPS, Robots, as_observation, make_engine, mixed
+from shared.subjects import plain
 from shared.timing import synchronize
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.subjects import plain, random_inputs
+from vla_accel_ros.tools.bench.subjects import random_inputs
 
 WARM_UP = 3
 

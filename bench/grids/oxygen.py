@@ -20,8 +20,9 @@ import torch
 
 from grids.sharing import Isolated, Plain, Ran, Shared, equal_part
 from grids.slack import text_in_slack
+from shared.subjects import relative
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, relative
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
 
 OBSERVATIONS = 3
 SHARE = 0.1

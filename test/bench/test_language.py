@@ -7,8 +7,8 @@ import torch
 
 from grids import sizes
 from grids.language import Finished, Language
+from shared.subjects import random_llama
 from vla_accel_ros.engine.config import FRESHNESS, PIPELINED, RATE, SEQUENTIAL, SPECULATIVE
-from vla_accel_ros.tools.bench.subjects import random_llama
 
 TOKENS = 3
 

@@ -28,14 +28,15 @@ from shared.intervals import doubling, interval
 from shared.models import config_of, page_locked
 from shared.paired import bootstrap, gain
 from shared.roofline import Ceilings, Op, product
+from shared.subjects import plain, random_observation, relative
 from shared.timing import Pinned
 from tables.forms import RESULTS, result
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.kernels.block_shapes import ROWS
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.tools.bench.policies import random_observation, random_policy
-from vla_accel_ros.tools.bench.subjects import Ours, plain, random_inputs, random_model, relative
+from vla_accel_ros.tools.bench.policies import random_policy
+from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.demo_policy.evaluate import wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Timing
 

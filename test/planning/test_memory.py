@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.peak import LiveBytes, holding
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import drop, dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
@@ -26,7 +27,6 @@ from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory, pa
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.planning.stages import weight_parts
 from vla_accel_ros.planning.work import Work
-from vla_accel_ros.tools.bench.memory import LiveBytes, holding
 from vla_accel_ros.tools.bench.subjects import random_model
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from predicted.recorded import ours, published
+from shared.peak import holding
 from vla_accel_ros.engine.config import MOST_SEATS
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import dropping
@@ -29,7 +30,6 @@ from vla_accel_ros.planning.plan import SPARE, make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import SEATS, Wanted, judge
 from vla_accel_ros.planning.work import Work
-from vla_accel_ros.tools.bench.memory import holding
 
 H200, ORIN = load("h200"), load("orin-agx-64")
 VISION = VisionConfig(width=32, depth=2, mlp=48, heads=4, image_size=28, patch=14)

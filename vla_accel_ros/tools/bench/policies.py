@@ -23,7 +23,6 @@ from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 from vla_accel_ros.tools.bench.subjects import random_model, random_smolvla
-from vla_accel_ros.types import Observation
 
 JOINTS = 7
 WORD = "word"
@@ -44,28 +43,6 @@ def policy_of(model: Pi | SmolVLA) -> Policy:
     if isinstance(model, SmolVLA):
         return SmolVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
     return Policy(model, _tokenizer(), nothing, nothing, mask)
-
-
-def random_observation(
-    policy: Policy, views: int, prompt: int, size: tuple[int, int] | None = None, seed: int = 0
-) -> Observation:
-    """Return noise images [V, height, width, 3], a state within -1..1, and an instruction that makes `prompt`
-    tokens.
-
-    size: height and width, None = the network's own. Raises ValueError if the prompt is too short or too
-    long.
-    """
-    rng = np.random.default_rng(seed)
-    state = rng.uniform(-1.0, 1.0, policy.joints).astype(np.float32)
-    words = 1 + prompt - len(policy.prompt(WORD, state))
-    instruction = " ".join([WORD] * words)
-    shortest, longest = prompt - words + 1, policy.config.max_prompt
-    if not shortest <= prompt <= longest:
-        raise ValueError(f"prompt is {prompt} tokens; give {shortest} to {longest}.")
-    shape = (*(size or (policy.image_size,) * 2), 3)
-    names = policy.config.image_names[:views]
-    images = {name: rng.integers(0, 256, shape, dtype=np.uint8) for name in names}
-    return Observation(images, state, instruction, stamp_ns=0)
 
 
 def _tokenizer() -> JsonTokenizer:

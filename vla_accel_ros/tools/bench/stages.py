@@ -28,7 +28,6 @@ from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.measure import attentions, measure, shapes
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.work import ACTION_TOKENS, Sizes, Work
-from vla_accel_ros.tools.bench.memory import start_of_peak
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
@@ -223,3 +222,14 @@ def _ms(run: Callable[[], object], device: torch.device, runs: int) -> float:
         run()
         return 1e3 * (time.perf_counter() - start_s)
     return float(np.median(times_ms(run, runs)))
+
+
+def start_of_peak(device: torch.device) -> int:
+    """Free unused GPU memory, restart the peak, and return the bytes still held: those of models that are not
+    collected yet, or of cuBLAS, do not count."""
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)

@@ -7,7 +7,6 @@ errors; then weights are rounded to bfloat16 as openpi does. Random weights take
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +16,8 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.config import PiConfig, VisionConfig
-from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.flow.solver import EULER
-from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.conventions import to_unit
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -71,22 +67,6 @@ def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:
             parameter.normal_(0.0, spread, generator=generator)
 
 
-def random_llama(config: OpenVLAConfig, device: torch.device, dtype: torch.dtype) -> OpenVLA:
-    """Return an OpenVLA with a random language model and minimal towers."""
-    none = VisionConfig(16, 2, 16, 2, config.dino.image_size, config.dino.patch)
-    with torch.device("meta"):
-        model = OpenVLA(replace(config, dino=none, siglip=none))
-    model = model.to(dtype).to_empty(device=device)
-    generator = torch.Generator(device).manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, parameter[0].numel() ** -0.5, generator=generator)
-    return model.eval()
-
-
 def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.device, seed: int = 1) -> Inputs:
     """Return random inputs."""
     g = torch.Generator(device).manual_seed(seed)
@@ -99,23 +79,6 @@ def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.devic
         torch.randn(1, config.horizon, config.action_dim, generator=g, device=device),
         torch.randn(1, config.state_dim, generator=g, device=device),
     )
-
-
-def plain(model: Pi, inputs: Inputs, steps: int = STEPS) -> Callable[[], Tensor]:
-    """Return a function from images to actions [1, H, A] by the reference modules. It can be captured,
-    because its times are on the device beforehand."""
-    device = inputs.noise.device
-    times = [torch.full((1,), t, device=device) for t in flow_times(steps)]
-
-    def run() -> Tensor:
-        images = model.encode(inputs.images).flatten(0, 1)
-        _, kv = model.prefix(torch.cat((images, model.embed_tokens(inputs.prompt)))[None])
-        x = inputs.noise
-        for t in times:
-            x = x - model.velocity(x, t, inputs.state, kv) / steps
-        return x
-
-    return run
 
 
 class Ours:
@@ -156,8 +119,3 @@ class Ours:
                 stage.run()
 
         return {"encode": encode.run, "prefill": prefill.run, "denoise": denoise.run, "total": total}
-
-
-def relative(ours: Tensor, exact: Tensor) -> float:
-    """Return the norm of the difference over the norm of the exact tensor."""
-    return float((ours.double() - exact.double()).norm() / exact.double().norm())

@@ -1,10 +1,10 @@
-"""What an offload report says of figures, and how long a tower with copies is predicted to take."""
+"""What an offload report says of figures."""
 
 from __future__ import annotations
 
 import pytest
 
-from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport, predicted_s
+from vla_accel_ros.engine.stages.memory.offload_report import OffloadReport
 
 SLOW = OffloadReport(27, 27, 823_000_000, 823_000_000, 762_000_000, 50e9, 2e-3, 16.5e-3)
 FAST = OffloadReport(63, 63, 8_555_000_000, 8_555_000_000, 8_284_000_000, 50e9, 0.2, 0.201)
@@ -28,25 +28,3 @@ def test_one_above_hides_all() -> None:
 
 def test_nothing_measured_is_not_hidden() -> None:
     assert not OffloadReport(2, 2, 10, 10, 0).hidden
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_no_copies_take_no_time(slots: int) -> None:
-    assert predicted_s(10, 0.0, slots, 2.0, 100.0) == 20.0
-    assert predicted_s(10, 1.0, slots, 2.0, 0.0) == 20.0
-
-
-def test_copies_that_are_slower_than_layers_are_what_a_tower_takes() -> None:
-    assert predicted_s(10, 1.0, 2, 1.0, 5.0) == 10 * 5 + 1  # the last layer comes after its copy
-    assert predicted_s(10, 1.0, 1, 1.0, 5.0) == 10 * 6  # one slot: a copy or a layer
-
-
-def test_copies_that_are_as_fast_as_layers_are_hidden_but_for_the_first() -> None:
-    assert predicted_s(10, 1.0, 2, 1.0, 1.0) == 11
-    assert predicted_s(10, 0.9, 2, 1.0, 1.0) == 10
-    assert predicted_s(63, 50 / 63, 3, 1.0, 1.2) < 1.02 * 63  # spaced unevenly
-    assert predicted_s(63, 50 / 63, 2, 1.0, 1.2) > 1.05 * 63
-    assert predicted_s(10, 0.5, 2, 1.0, 1.0) == 10
-    assert predicted_s(10, 0.5, 1, 1.0, 1.0) == 10
-    assert predicted_s(9, 1 / 3, 1, 1.0, 2.0) == 9  # while two resident layers are computed
-    assert predicted_s(9, 1 / 3, 1, 1.0, 2.5) == 9 + 3 * 0.5

@@ -1,4 +1,4 @@
-"""What streaming a tower's weights costs and saves: measured when an engine is prepared, and predicted.
+"""What streaming a tower's weights costs and saves, measured when an engine is prepared.
 
 Nova's condition (section III-E): for a tower of S bytes that takes T seconds, copies at B bytes a second are
 hidden if B >= S / T; otherwise at most the share B * T / S can be hidden. The tower is timed with its copies
@@ -7,7 +7,6 @@ and without, so the report gives the measured cost whatever the condition says.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from statistics import median
 
 import torch
 
-from vla_accel_ros.engine.stages.memory.offload import LayerRing, spread
+from vla_accel_ros.engine.stages.memory.offload import LayerRing
 from vla_accel_ros.engine.stages.stage import Stage
 
 RUNS, WARM_UPS = 20, 3
@@ -88,24 +87,6 @@ def measure(stage: Stage, rings: Sequence[LayerRing]) -> OffloadReport:
         tower_s = _time_s(_Captured(stage).run, stage.device)
     bandwidth = report.streamed_bytes / copies_s
     return replace(report, bandwidth=bandwidth, tower_s=tower_s, offloaded_s=offloaded_s)
-
-
-def predicted_s(layers: int, share: float, slots: int, layer_s: float, copy_s: float) -> float:
-    """Predicted seconds of a tower: layer_s per layer, copy_s per copied layer; see LayerRing."""
-    streamed, now, copied = set(spread(layers, share)), 0.0, 0.0
-    there, left = deque[float](), len(streamed)
-    for _ in range(min(slots, left)):
-        copied += copy_s
-        there.append(copied)
-    left -= len(there)
-    for index in range(layers):
-        if index in streamed:
-            now = max(now, there.popleft())
-        now += layer_s
-        if index in streamed and left:
-            copied, left = max(copied, now) + copy_s, left - 1
-            there.append(copied)
-    return now
 
 
 class _Captured(Stage):

@@ -1,8 +1,7 @@
 """Measure the peak memory of a piece of work: by a GPU's allocator, or by counting tensors on a CPU.
 
-On a GPU only allocations after the start count, so other memory of the process (another model that is not
-collected yet, cuBLAS workspaces of some thirty streams) is not included. On a CPU every storage that a torch
-operation returns counts until it is freed; memory that an operation uses internally is not seen.
+On a CPU every storage that a torch operation returns counts until it is freed; memory that an operation uses
+internally is not seen.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from vla_accel_ros.tools.bench.stages import start_of_peak
 
 
 @dataclass
@@ -79,13 +80,3 @@ def holding(device: torch.device) -> Iterator[Held]:
         torch.cuda.synchronize(device)
         usage.present = torch.cuda.memory_allocated(device) - usage.base
         usage.peak = torch.cuda.max_memory_allocated(device) - usage.base
-
-
-def start_of_peak(device: torch.device) -> int:
-    """Free unused GPU memory, restart the peak, and return the bytes still held."""
-    gc.collect()
-    torch.cuda.synchronize(device)
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
