@@ -16,6 +16,7 @@ import torch
 from oracle import DTYPES, FOLDER, read_arrays
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoints.formats import Options
 from vla_accel_ros.models.checkpoints.shards import read_headers
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV
@@ -43,7 +44,7 @@ class OpenVLAOracle:
         config = _config(spec, arrays)
         file = FOLDER / f"{name}.safetensors"
         model = load_openvla_model(
-            read_headers(file), config, file, torch.device(device), DTYPES[dtype or spec["dtype"]]
+            read_headers(file), config, file, Options(torch.device(device), DTYPES[dtype or spec["dtype"]])
         )
         return cls(name, spec, arrays, config, model)
 

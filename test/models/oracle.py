@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoints.formats import Options
 from vla_accel_ros.models.checkpoints.shards import read_headers
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.model import Pi
@@ -56,7 +57,7 @@ class Oracle:
         config = _config(spec, arrays)
         file = FOLDER / f"{name}.safetensors"
         model = load_pi_model(
-            read_headers(file), config, file, torch.device(device), DTYPES[dtype or spec["dtype"]]
+            read_headers(file), config, file, Options(torch.device(device), DTYPES[dtype or spec["dtype"]])
         )
         return cls(name, spec, arrays, config, model)
 

@@ -7,19 +7,19 @@ entry point of another package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, check_merged, inside, read_table
-from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, read, reading_order
+from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.policies import AnyPolicy
@@ -27,6 +27,7 @@ from vla_accel_ros.models.policies import AnyPolicy
 DTYPES = (torch.float32, torch.bfloat16)
 
 _Sizes = TypeVar("_Sizes")
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,25 @@ def renamed(
     stored = {names[name]: table[name] for name in order}
     values = ((names[name], value) for name, value in read(table, order))
     return Weights(stored, values, fused or {})
+
+
+def filled(
+    model: _Network,
+    table: Mapping[str, Stored],
+    names: Mapping[str, str],
+    where: Path,
+    options: Options,
+    fused: Mapping[str, Sequence[str]] | None = None,
+) -> _Network:
+    """Return a model that was on `meta` with its weights, in eval mode and without gradients.
+
+    names: parameter by tensor of `table`. where: the folder or file that errors name. fused: see
+    streaming.fill. Raises ValueError naming every parameter that holds a number that is not finite.
+    """
+    total = sum(table[name].bytes for name in names)
+    values = ((names[name], value) for name, value in read(table, names))
+    fill(model, values, options.device, total, str(where), options.progress, fused, options.layer_loaded)
+    return model.requires_grad_(False).eval()
 
 
 def action_size(statistics: int, most: int, where: Path) -> int:

@@ -15,9 +15,17 @@ import numpy as np
 import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    filled,
+    read_sizes,
+    renamed,
+)
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table, inside
-from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA, is_unused
@@ -53,15 +61,7 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
     mask = options.actions(None, stats.size, str(folder))
 
     def read_weights() -> OpenVLA:
-        return load_openvla_model(
-            contents.table,
-            config,
-            contents.weights,
-            options.device,
-            options.dtype,
-            options.progress,
-            options.layer_loaded,
-        )
+        return load_openvla_model(contents.table, config, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
@@ -80,24 +80,14 @@ def check_openvla(table: Mapping[str, Stored], config: OpenVLAConfig, where: Pat
 
 
 def load_openvla_model(
-    table: Mapping[str, Stored],
-    config: OpenVLAConfig,
-    where: Path,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
-    layer_loaded: LayerLoaded | None = None,
+    table: Mapping[str, Stored], config: OpenVLAConfig, where: Path, options: Options
 ) -> OpenVLA:
-    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
-
-    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
-    """
+    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
+    listing every tensor that does not fit."""
     check_openvla(table, config, where)
-    model = empty_openvla(config, dtype)
-    names = [name for name, _ in model.named_parameters()]
-    total = sum(table[name].bytes for name in names)
-    fill(model, read(table, names), device, total, str(where), progress, fused_parts(model), layer_loaded)
-    return model.requires_grad_(False).eval()
+    model = empty_openvla(config, options.dtype)
+    names = {name: name for name, _ in model.named_parameters()}
+    return filled(model, table, names, where, options, fused_parts(model))
 
 
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:

@@ -147,9 +147,7 @@ def load(contents: Contents, options: Options) -> Policy:
 
 def read_pi(contents: Contents, config: PiConfig, options: Options) -> Pi:
     """Return the network of a safetensors folder."""
-    where, table = contents.weights, contents.table
-    load_options = options.device, options.dtype, options.progress, options.layer_loaded
-    return load_pi_model(table, config, where, *load_options)
+    return load_pi_model(contents.table, config, contents.weights, options)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:

@@ -22,7 +22,7 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
-from vla_accel_ros.models.checkpoints.streaming import Progress, fill
+from vla_accel_ros.models.checkpoints.streaming import fill
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.json_file import check_pointer, read_json
 from vla_accel_ros.models.layers.fused import fused_parts
@@ -137,26 +137,17 @@ def load(contents: Contents, options: Options) -> Policy:
     config = read_config(contents, arrays)
 
     def read_weights() -> Pi:
-        return load_orbax_model(
-            arrays, config, contents.folder, options.device, options.dtype, options.progress
-        )
+        return load_orbax_model(arrays, config, contents.folder, options)
 
     return make_policy(contents, config, options, read_weights)
 
 
-def load_orbax_model(
-    arrays: list[Array],
-    config: PiConfig,
-    folder: Path,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
-) -> Pi:
+def load_orbax_model(arrays: list[Array], config: PiConfig, folder: Path, options: Options) -> Pi:
     """As weights.load_pi_model."""
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
-    model = empty_pi(config, dtype)
+    model = empty_pi(config, options.dtype)
     total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
-    fill(model, _values(arrays), device, total, where, progress, fused_parts(model))
+    fill(model, _values(arrays), options.device, total, where, options.progress, fused_parts(model))
     return finished(model)
 
 

@@ -15,8 +15,9 @@ from types import MappingProxyType
 
 import torch
 
+from vla_accel_ros.models.checkpoints.formats import Options, filled
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, on_meta, read, same
+from vla_accel_ros.models.checkpoints.streaming import on_meta, same
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.model import Pi
@@ -72,26 +73,12 @@ def pi_sources(table: Mapping[str, Stored], config: PiConfig, where: Path) -> di
     return names
 
 
-def load_pi_model(
-    table: Mapping[str, Stored],
-    config: PiConfig,
-    where: Path,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
-    layer_loaded: LayerLoaded | None = None,
-) -> Pi:
-    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
-
-    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
-    """
-    sources = pi_sources(table, config, where)
-    names = {source: name for name, source in sources.items()}
-    model = empty_pi(config, dtype)
-    total = sum(table[source].bytes for source in names)
-    values = ((names[source], value) for source, value in read(table, names))
-    fill(model, values, device, total, str(where), progress, fused_parts(model), layer_loaded)
-    return finished(model)
+def load_pi_model(table: Mapping[str, Stored], config: PiConfig, where: Path, options: Options) -> Pi:
+    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
+    listing every tensor that does not fit."""
+    names = {source: name for name, source in pi_sources(table, config, where).items()}
+    model = empty_pi(config, options.dtype)
+    return finished(filled(model, table, names, where, options, fused_parts(model)))
 
 
 def finished(model: Pi) -> Pi:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -21,12 +19,13 @@ from vla_accel_ros.models.checkpoints.formats import (
     Weights,
     action_size,
     delay_notes,
+    filled,
     read_sizes,
     renamed,
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
-from vla_accel_ros.models.checkpoints.streaming import Progress, fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
@@ -62,9 +61,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     delay = trained_delay(contents, config.horizon)
 
     def read_weights() -> SmolVLA:
-        return load_smolvla_model(
-            contents.table, config, contents.weights, options.device, options.dtype, options.progress
-        )
+        return load_smolvla_model(contents.table, config, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
@@ -89,24 +86,15 @@ def read_smolvla_normalizers(
 
 
 def load_smolvla_model(
-    table: Mapping[str, Stored],
-    config: SmolVLAConfig,
-    where: Path,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
+    table: Mapping[str, Stored], config: SmolVLAConfig, where: Path, options: Options
 ) -> SmolVLA:
-    """Return a model of these sizes with the weights of `table`, in eval mode and without gradients.
-
-    where: the folder or file that errors name. Raises ValueError listing every tensor that does not fit.
-    """
+    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
+    listing every tensor that does not fit."""
     check_smolvla(table, config, where)
     with on_meta():
-        model = SmolVLA(config).set_precision(dtype)
-    names = [ROOT + name for name, _ in model.named_parameters()]
-    values = ((name.removeprefix(ROOT), value) for name, value in read(table, names))
-    fill(model, values, device, sum(table[name].bytes for name in names), str(where), progress)
-    return model.requires_grad_(False).eval()
+        model = SmolVLA(config).set_precision(options.dtype)
+    names = {ROOT + name: name for name, _ in model.named_parameters()}
+    return filled(model, table, names, where, options)
 
 
 def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Path) -> None:
