@@ -104,6 +104,7 @@ setup(
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],
         "trace": ["perfetto"],
+        "view": ["pin"],
         "fleet": ["ray"],
     },
     zip_safe=False,

@@ -32,17 +32,6 @@ def test_every_number_of_a_device_says_where_it_is_from(name: str) -> None:
         assert device.in_mode(mode).watts <= device.watts
 
 
-@pytest.mark.parametrize("clock_ghz", [("rtx-4090", 2.5), ("l4", 1.7), ("rtx-5090", 2.4)])
-def test_what_a_file_leaves_out_follows_from_clock_and_multiprocessors(clock_ghz: tuple[str, float]) -> None:
-    written = yaml.safe_load((FOLDER / f"{clock_ghz[0]}.yaml").read_text())
-    own = ("bandwidth_gb_s", "bf16_tflops", "fp32_tflops", "sustained_share", "frame_us")
-    numbers = {name: written["numbers"][name] for name in own}
-    found = read({**written, "clock_ghz": clock_ghz[1], "numbers": numbers}, "FILE")
-    for name, entry in written["numbers"].items():
-        if name not in OPTIONAL:
-            assert found.value(name) == pytest.approx(entry["value"], rel=0.04), name
-
-
 def test_a_mode_scales_clocks_memory_and_starts() -> None:
     full, slow = load("orin-agx-64:maxn"), load("orin-agx-64:15w")
     mode = load("orin-agx-64").modes["15w"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vla_accel_ros.tools import cli
 
@@ -27,6 +29,25 @@ def test_a_table_and_a_file(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "simulated: 20 tasks" in said and "task latency" in said and "cloud" in said
     assert json.loads(file.read_text())["gpu_load"].keys() == {"edge", "cloud"}
+
+
+def test_rules_and_loads_are_compared_in_one_call_and_drawn(tmp_path, capsys):
+    picture, rules, loads = tmp_path / "latency.png", ("fifo", "kairos"), ("0.5", "1.6")
+    compared = (*NAMED, "--rule", *rules, "--load", *loads, "--png", str(picture))
+    assert cli.main([*compared, "--json", "-"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["policy"], run["load"]) for run in runs] == [
+        (rule, float(load)) for rule in rules for load in loads
+    ]
+    for run in runs:
+        assert cli.main([*NAMED, "--rule", run["policy"], "--load", str(run["load"]), "--json", "-"]) == 0
+        assert json.loads(capsys.readouterr().out) == run
+    pixels = np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
+    for colour in ((0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E)):  # matplotlib's first two, a line each
+        assert (pixels == colour).all(axis=1).any()
+    assert cli.main([*NAMED, "--rule", *rules, "--robots", "2", "4"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in said[2:]] == [[rule, n] for rule in rules for n in ("2", "4")]
 
 
 def test_recorded_tasks_on_a_profile(tmp_path, capsys):

@@ -143,3 +143,5 @@ def test_terminal_lines_and_picture_have_the_same_rows(board, tmp_path):
     assert "/left" in words
     assert "running" in words
     assert "https://" not in picture
+    page = table.page(board, 10.5)
+    assert picture.strip() in page and 'http-equiv="refresh"' in page

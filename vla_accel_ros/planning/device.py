@@ -3,8 +3,7 @@
 A file has `name`, whole numbers, and `numbers`: each {value, source, from, within}. A file without its own
 `gemm` may have `like`: another file whose measured products correct the model. source is measured (here),
 published (by a named other), datasheet, or derived (from another number, with the reason); `within` is the
-relative error. With `clock_ghz` a file may leave out what follows from the H200's by clock and SMs. The
-`modes` of a Jetson scale clock, memory and SMs. `vla plan --measure` writes such a file.
+relative error. The `modes` of a Jetson scale clock, memory and SMs. `vla plan --measure` writes such a file.
 """
 
 from __future__ import annotations
@@ -164,9 +163,7 @@ def read(data: Any, where: str) -> Device:
     if not isinstance(data, dict):
         raise ValueError(f"{where} is no device file: it must be a mapping.")
     try:
-        clock = _amount(data, "clock_ghz", where) if "clock_ghz" in data else None
-        numbers = {} if clock is None else _by_clock(_amount(data, "sms", where), clock)
-        numbers |= {name: _number(name, entry, where) for name, entry in data["numbers"].items()}
+        numbers = {name: _number(name, entry, where) for name, entry in data["numbers"].items()}
         missing = NUMBERS.keys() - numbers.keys() - set(OPTIONAL)
         if missing:
             raise ValueError(f"{where} lacks {', '.join(sorted(missing))}.")
@@ -203,26 +200,6 @@ def _number(name: str, given: Any, where: str) -> Number:
             f"number, one of {', '.join(SOURCES)}, and a share below 1."
         )
     return Number(value, source, str(given["from"]), within)
-
-
-def _by_clock(sms: float, clock_ghz: float) -> dict[str, Number]:
-    """The numbers that are mostly alike on all devices, from an H200's at 1.98 GHz."""
-    slower, without = 1.98 / clock_ghz, "and {} us without early starts"
-    pass_us, widened = 1.5 * slower + 0.5, 128 * sms * clock_ghz / 6
-    values = {
-        "start_us": (3.5 * slower, 0.4, "the H200's 3.5 by the clock"),
-        "narrow_start_us": (2.3 * slower + 1.5, 0.5, f"the H200's 2.3 by the clock, {without.format(1.5)}"),
-        "narrow_share": (0.92, 0.1, "slow memory is easily kept busy; 0.82 on an H200"),
-        "attention_share": (0.33, 0.3, "the H200's"),
-        "pass_start_us": (pass_us, 0.4, f"the H200's 1.5 by the clock, {without.format(0.5)}"),
-        "plain_start_us": (1.4 * pass_us, 0.4, "1.4 of pass_start_us, as on the H200"),
-        "overlap_share": (1.0, 0.1, "launches begin early from sm_90 on alone"),
-        "widen_int8_g_s": (widened, 0.5, "six lane operations a weight"),
-        "widen_int4_g_s": (0.7 * widened, 0.5, "nine lane operations a weight"),
-        "frame_us": (750.0, 0.5, "as on an H200's host"),
-        "context_gb": (0.4, 0.5, "usual for CUDA 12 and 13, not measured"),
-    }
-    return {name: Number(value, "derived", words, within) for name, (value, within, words) in values.items()}
 
 
 def _mode(given: Any, where: str) -> Mode:

@@ -22,7 +22,10 @@ from vla_accel_ros.tools.working import working
 
 GROUPS = {
     "try it without a robot": ("demo.command", "fleet_demo.command"),
-    "run a robot": ("doctor.command", "say", "look.command", "trace.command", "contract.command", "security"),
+    "run a robot": (
+        *("doctor.command", "say", "look.command", "view.command", "trace.command", "contract.command"),
+        "security",
+    ),
     "checkpoints": ("fetch", "checkpoints", "compare.command", "calibrate.command"),
     "recordings": ("record", "replay.command", "export.command"),
     "speed": ("plan.command", "tune.command", "bench.command"),

@@ -2,9 +2,10 @@
 
 With SROS2 enforced a process may only do what its enclave allows. The contract determines the topics: each
 node's own topics and services, the cameras, the joints and the controllers. The enclave `operator` covers
-what a person runs in a terminal: `vla say`, `vla ask`, `vla doctor` and calls of the nodes' services. The
-enclave `controllers` receives the commands, which only `trajectory` may send. A fleet's scheduler has the
-enclave `fleet_scheduler` outside of the robots' namespaces, and may use the topics fleet/* of every robot.
+what a person runs in a terminal: `vla say`, `vla ask`, `vla doctor`, `vla view`, viewers, and calls of the
+nodes' services. The enclave `controllers` receives the commands, which only `trajectory` may send. A fleet's
+scheduler has the enclave `fleet_scheduler` outside of the robots' namespaces, and may use the topics fleet/*
+of every robot.
 
 The tests compare config/security with this module, and this module with the running nodes.
 """
@@ -107,7 +108,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
     nodes_rights = {
         "inference": Rights(
-            publish=common | {"action_chunk", "observed", "session", "language_output", "inputs"},
+            publish=common
+            | {"action_chunk", "observed", "session", "language_output", "inputs", "~/policy_images"},
             subscribe=cameras | infos | {joints, "instruction", "question", "motion"},
             reply={"~/cancel_answers"},
         ),
@@ -130,8 +132,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(
-            publish={"instruction", "question"},
-            subscribe=cameras | infos | reported | {joints},
+            publish={"instruction", "question", "chunk_path"},
+            subscribe=cameras | infos | reported | {joints, "robot_description", "inference/policy_images"},
             reply={f"doctor/{service}" for service in (*_PARAMETERS, _TYPE)},
             request=services | served | parameter_services,
         ),
@@ -144,7 +146,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     }
     if fleet:
         nodes_rights["inference"].publish |= {f"fleet/{name}" for name in _TO_SCHEDULER}
-        nodes_rights["inference"].publish -= {"loop_stats"}
+        nodes_rights["inference"].publish -= {"loop_stats", "~/policy_images"}
         nodes_rights["inference"].subscribe |= {f"fleet/{name}" for name in _FROM_SCHEDULER}
     for camera in contract.cameras:
         base = camera.topic.rpartition("/")[0]

@@ -14,8 +14,8 @@ class FleetWatcher(ClientNode):
     """In the graph of this process's environment. heard: called with the lines of each message during
     `listen`. A context manager."""
 
-    def __init__(self, heard: Callable[[Sequence[DiagnosticStatus]], None]) -> None:
-        super().__init__()
+    def __init__(self, heard: Callable[[Sequence[DiagnosticStatus]], None], namespace: str = "") -> None:
+        super().__init__(namespace)
         self._heard = heard
         self._node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
 

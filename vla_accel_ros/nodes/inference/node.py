@@ -5,10 +5,11 @@ Vision, actions and text stream through one engine at their own rates (engine/st
 node passes inputs on and reports. What does not depend on the engine is in nodes/inference/observing.py. It
 publishes `session` and `observed`, from which every chunk can be computed again; LoopStats once a second for
 vision, action and language. /diagnostics has times and misses of these, what is given up under overload, and
-what chunks wait for. Configure loads the model, compares it with the contract and warms up. A changed
-instruction takes effect with the next frame. Each chunk is guided to continue the previous one while the
-trajectory node reports, on `motion`, that it runs in mode `rtc`. A `question` is answered beside acting,
-several at once, in the time that is left; `~/cancel_answers` cancels them.
+what chunks wait for; `~/policy_images` shows what the network sees. Configure loads the model, compares it
+with the contract and warms up. A changed instruction takes effect with the next frame. Each chunk is guided
+to continue the previous one while the trajectory node reports, on `motion`, that it runs in mode `rtc`. A
+`question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` cancels
+them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.inference.loading import trained_state
 from vla_accel_ros.nodes.inference.observing import ObservingNode
+from vla_accel_ros.nodes.inference.policy_images import PolicyImages
 from vla_accel_ros.nodes.inference.reports import (
     HorizonReport,
     SessionTopic,
@@ -110,6 +112,7 @@ class InferenceNode(ObservingNode):
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self.observe_robot(contract, inputs)
         self.every(1.0, self._publish_stats)
+        self._pictures = PolicyImages(self, engine.policy, lambda error: self._on_error("image", error))
         self._session = SessionTopic(self, session(self, engine, load, contract))
 
     def activate(self) -> None:
@@ -126,7 +129,7 @@ class InferenceNode(ObservingNode):
     def release(self) -> None:
         super().release()
         # They hold the model: the next configuration must find its memory free.
-        for name in ("_policy", "_partitioned", "_guiding", "_stream"):
+        for name in ("_policy", "_partitioned", "_guiding", "_stream", "_pictures"):
             self.__dict__.pop(name, None)
 
     def hopeless(self, error: Exception) -> str:
@@ -172,6 +175,7 @@ class InferenceNode(ObservingNode):
         session_id = self._session.session.id
         message = convert.observed_to_message(prefix, observation, self._contract, session_id)
         self.observed.publish(message)
+        self._pictures.take(observation)
 
     def _limit(self, chunk: Chunk, instruction: str) -> Chunk:
         """Give a new chunk its horizon. Guidance and the trajectory node both obey it, so it is set before

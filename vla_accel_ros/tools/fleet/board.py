@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 SILENT_S = 3.0
-_LINE = re.compile(r"(?:(?P<namespace>.+)/)?(?P<node>[^/:]+): (?P<item>.+)")
+LINE = re.compile(r"(?:(?P<namespace>.+)/)?(?P<node>[^/:]+): (?P<item>.+)")
 _SCHEDULER, _INFERENCE, _TRAJECTORY = "fleet_scheduler", "inference", "trajectory"
 
 
@@ -93,7 +93,7 @@ class Board:
     def hear(self, lines: Iterable[Line], now_s: float) -> None:
         """Take the lines of one message; ignore those of other nodes."""
         for line in lines:
-            match = _LINE.fullmatch(line.name)
+            match = LINE.fullmatch(line.name)
             if match is None or match["node"] not in (_SCHEDULER, _INFERENCE, _TRAJECTORY):
                 continue
             key = f"/{match['namespace'] or ''}", match["node"], match["item"]

@@ -1,4 +1,4 @@
-"""Draws the table of a fleet for a terminal, as lines of text and as an SVG picture."""
+"""Draws the table of a fleet for a terminal, as lines of text, as an SVG picture and as a page."""
 
 from __future__ import annotations
 
@@ -70,12 +70,24 @@ def lines(board: Board, now_s: float) -> list[str]:
     return lines
 
 
-def write_svg(board: Board, now_s: float, path: Path, title: str = "vla fleet top") -> None:
-    """Write the table at `now_s` as an SVG file. Raises OSError if the file cannot be written."""
+def svg(board: Board, now_s: float, title: str = "vla fleet top") -> str:
+    """Return the table at `now_s` as an SVG picture."""
     console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True)
     console.print(drawn(board, now_s, title))
+    return console.export_svg(title="", code_format=_SVG, unique_id="fleet")
+
+
+def write_svg(board: Board, now_s: float, path: Path, title: str = "vla fleet top") -> None:
+    """Write the table at `now_s` as an SVG file. Raises OSError if the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(console.export_svg(title="", code_format=_SVG, unique_id="fleet"))
+    path.write_text(svg(board, now_s, title))
+
+
+def page(board: Board, now_s: float) -> str:
+    """Return a page with the table, which a browser asks for again every second; it needs no network."""
+    style = "<style>body { background: #292929; margin: 0 } svg { width: 100%; height: auto }</style>"
+    head = f'<meta charset="utf-8"><meta http-equiv="refresh" content="1"><title>fleet</title>{style}'
+    return f"<!DOCTYPE html><html><head>{head}</head><body>{svg(board, now_s)}</body></html>"
 
 
 def _head(scheduler: Scheduler) -> str:

@@ -1,18 +1,21 @@
-"""`vla fleet top`: a live table of a fleet's robots, from /diagnostics."""
+"""`vla fleet top`: a live table of a fleet's robots, from /diagnostics, also as a page in a browser."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Lock
 
 from rich.console import Console
 from rich.live import Live
 
 from vla_accel_ros.tools.fleet import table
-from vla_accel_ros.tools.fleet.board import Board
+from vla_accel_ros.tools.fleet.board import Board, Line
 from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.pages import LOOPBACK, serving
 
 REFRESH_HZ = 4.0
 LINES_EVERY_S = 5.0
@@ -31,6 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="print lines once; status 1 if there is neither scheduler nor robot",
     )
+    add("--page", type=int, metavar="PORT", help=f"also serve the table as a page on {LOOPBACK}, this port")
     add("--svg", type=output_file, metavar="FILE", help="write the last table here as a picture")
 
 
@@ -41,7 +45,21 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
 
     board, console = Board(), Console(highlight=False, soft_wrap=True)
-    with FleetWatcher(lambda lines: board.hear(lines, time.monotonic())) as watcher:
+    lock = Lock()
+
+    def hear(lines: Sequence[Line]) -> None:
+        with lock:
+            board.hear(lines, time.monotonic())
+
+    def page() -> str:
+        with lock:
+            return table.page(board, time.monotonic())
+
+    documents = {"/": ("text/html", page)}
+    server = nullcontext() if arguments.page is None else serving(documents, arguments.page)
+    with server as port, FleetWatcher(hear) as watcher:
+        if port is not None:
+            print(f"page: http://{LOOPBACK}:{port}/", flush=True)
         try:
             if arguments.once:
                 watcher.listen(arguments.seconds or TOLD_S)

@@ -1,4 +1,4 @@
-"""`vla fleet-sim`: simulates how a scheduling rule would serve a fleet of robots.
+"""`vla fleet-sim`: simulates how scheduling rules would serve a fleet of robots.
 
 A named workload comes with assumed batch times, a recorded one with the measured time of each chunk;
 --profile gives measured batch times. The simulation compares the order in which robots are served. It does
@@ -20,7 +20,8 @@ from vla_accel_ros.fleet.simulator.figures import figures
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, STATIC, WORKLOADS
-from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.fleet_sim.comparison import compared, draw
+from vla_accel_ros.tools.options import output_file, subcommand, write_text
 
 MOST_MS = 60_000
 """Longest network round trip."""
@@ -33,7 +34,7 @@ ROWS = {
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
-    parser = subcommand(subparsers, "fleet-sim", "simulate how a scheduling rule serves a fleet", run)
+    parser = subcommand(subparsers, "fleet-sim", "simulate how scheduling rules serve a fleet", run)
     add = parser.add_argument
     add(
         "--workload", required=True, metavar="NAME|FILE",
@@ -42,8 +43,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "--rule",
         "--policy",
-        default="fifo",
-        help=f"who is served next, such as {', '.join(names(FLEET_RULES))}",
+        nargs="+",
+        default=["fifo"],
+        help=f"who is served next, such as {', '.join(names(FLEET_RULES))}; several are compared",
     )
     options = RuleOptions()
     add(
@@ -60,10 +62,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument(
-        "--load", type=float, help="arrivals; 1 = what a replica serves (default: 1, or as recorded)"
+        "--load",
+        type=float,
+        nargs="+",
+        help="arrivals; 1 = what a replica serves (default: 1, or as recorded); several are compared",
     )
     amount.add_argument(
-        "--robots", type=int, help="robots that do the tasks back to back, instead of arrivals"
+        "--robots",
+        type=int,
+        nargs="+",
+        help="robots that do the tasks back to back, instead of arrivals; several numbers are compared",
     )
     add("--tasks", type=int, help="number of tasks (default: the workload's)")
     add("--seed", type=int, default=0, help="seed of tasks and arrivals (default: %(default)s)")
@@ -90,6 +98,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="execute actions beyond the horizon while no new chunk has come",
     )
     add("--json", type=output_file, help="file for all figures, - for standard output")
+    add("--png", type=output_file, help="draw latency against --load or --robots, a line for each rule")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,24 +106,31 @@ def run(arguments: argparse.Namespace) -> int:
     trace = _trace(arguments)
     replicas = _replicas(arguments, trace)
     options = RuleOptions(arguments.kairos_buckets, arguments.kairos_ageing, arguments.age_exponent)
-    make = rule_factory(arguments.rule, options)
+    makes = {rule: rule_factory(rule, options) for rule in arguments.rule}
     workload, settings = _load(arguments, trace), _settings(arguments, trace)
-    if arguments.robots is not None:
-        outcome = closed_fleet(workload, make, arguments.robots, replicas, settings)
-    else:
-        load = 1.0 if arguments.load is None and workload.arrived_s is None else arguments.load
-        outcome = open_loop(workload, make, load, replicas, settings)
     oracle = trace is None and arguments.horizon == DYNAMIC
-    document = {"simulated": True, **_asked(arguments), "oracle_horizons": oracle, **figures(outcome)}
+    runs = []
+    for rule, make in makes.items():
+        for amount in arguments.robots or arguments.load or [None]:
+            if arguments.robots is not None:
+                outcome = closed_fleet(workload, make, amount, replicas, settings)
+            else:
+                load = 1.0 if amount is None and workload.arrived_s is None else amount
+                outcome = open_loop(workload, make, load, replicas, settings)
+            entry = _asked(arguments) | {"policy": rule}  # the file's word of earlier versions
+            entry |= {"load" if arguments.robots is None else "robots": amount}
+            runs.append({"simulated": True, **entry, "oracle_horizons": oracle, **figures(outcome)})
+    document = runs[0] if len(runs) == 1 else {"simulated": True, "runs": runs}
     if arguments.json is None or str(arguments.json) != "-":
-        _print(document)
+        _print(runs[0]) if len(runs) == 1 else print(compared(runs))
+    if arguments.png is not None:
+        draw(runs, arguments.png)
     if arguments.json is not None:
         text = json.dumps(document, indent=1)
         if str(arguments.json) == "-":
             print(text)
         else:
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(text + "\n")
+            write_text(arguments.json, text + "\n")
     return 0
 
 
@@ -200,7 +216,6 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
         "elastic",
     )
     options = {name: getattr(arguments, name) for name in names}
-    options["policy"] = arguments.rule  # the file's word of earlier versions
     return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 
