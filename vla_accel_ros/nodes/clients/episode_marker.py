@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from rcl_interfaces.srv import SetParameters
@@ -14,6 +15,7 @@ from vla_accel_ros.recording.marks import EVENTS
 
 RECORDER = "recorder"
 ANSWER_S = 10.0
+_LOOK_S = 0.05
 
 
 class EpisodeMarker(ClientNode):
@@ -27,8 +29,14 @@ class EpisodeMarker(ClientNode):
 
     def found(self, timeout_s: float) -> bool:
         """Return whether the recorder is there, configured, within a time."""
-        clients = (*self._events.values(), self._parameters)
-        return self._wait(lambda: all(client.service_is_ready() for client in clients), timeout_s)
+        clients, end_s = (*self._events.values(), self._parameters), time.monotonic() + timeout_s
+
+        def ready() -> bool:
+            return all(client.service_is_ready() for client in clients)
+
+        while not self._wait(ready, _LOOK_S) and time.monotonic() < end_s:
+            pass  # a service that appears wakes nobody: look again
+        return ready()
 
     def set_task(self, task: str) -> None:
         """Give the episodes that begin from now on a task. Raises TimeoutError, or ValueError if refused."""
