@@ -25,12 +25,12 @@ STARTING = {
     },
     NODES: {
         "fleet": "replica_ray",
-        "nodes": "added_controller brief clock_watch doctor executor fork_server graph lifecycle_nodes params"
-        " process security service_calls",
+        "nodes": "added_controller brief clock_watch contract_from_robot doctor executor fork_server graph"
+        " lifecycle_nodes look_live params process robot_drivers security service_calls",
         "nodes/adapters": "forward_command integrated servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up policy_parameters",
-        "nodes/recorder": "player",
+        "nodes/recorder": "marked_episodes player",
         "nodes/trajectory": "chunk_slot force_sources held_up home joint_move"
         " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
     },

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from motion import make_chunk
@@ -67,7 +68,7 @@ class Stepped(ABC):
             guard.step = self._noted(guard.step)  # type: ignore[method-assign]
             guard.end_retreat = self._noted(guard.end_retreat)  # type: ignore[method-assign]
 
-    def _noted(self, ask: Callable[[int, int], Reaction | None]) -> Callable[[int, int], Reaction | None]:
+    def _noted(self, ask: Callable[[int, int], Reaction | None]) -> Any:
         def asked(now_ns: int, lead_ns: int) -> Reaction | None:
             reaction = ask(now_ns, lead_ns)
             self.reactions += [] if reaction is None else [reaction]
