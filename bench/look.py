@@ -19,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,14 @@ def used_s(pid: int) -> float:
 
 def nodes_of(parent: int) -> list[int]:
     """The robot's nodes among the children of a process."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    words = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children}
-    return [
-        p for p, given in words.items() if any(f"vla_accel_ros.nodes.{n}".encode() in given for n in NODES)
-    ]
+    modules = {f"vla_accel_ros.nodes.{name}".encode() for name in NODES}
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and modules & set((process / "cmdline").read_bytes().split(b"\0")):
+                pids.append(int(process.name))
+    return pids
 
 
 class Looking:
