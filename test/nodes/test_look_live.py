@@ -35,15 +35,14 @@ def test_look_at_a_running_robot_shows_its_topics_and_holds_nobody_up(
             newest.update(look.moment(exact=False))
             lines = {name for name, *_ in newest["lines"]}
             pictures = all("network" in camera for camera in newest["cameras"])
-            return bool(
-                pictures and newest["chunks"] and newest["commanded"]["times"] and "inference: host" in lines
-            )
+            parts = pictures, newest["chunks"], newest["commanded"]["times"], "inference: host" in lines
+            return all(parts) and newest["state"] == "running"
 
         operator.wait(complete, 90.0, "moment with all parts")
         count = len(operator.chunks)  # nothing is taken meanwhile
         operator.wait(lambda: len(operator.chunks) >= count + 20, 90.0, "chunks beside a viewer that sleeps")
         newest = look.moment()
-    assert newest["live"] and newest["instruction"] == instruction and newest["state"] == "running"
+    assert newest["live"] and newest["instruction"] == instruction
     assert [camera["size"] for camera in newest["cameras"]] == [[64, 64]] * 2
     assert [camera["network_size"] for camera in newest["cameras"]] == [[28, 28]] * 2  # of the stack's policy
     names = [name for name, _, _ in newest["robot"]["joints"]]
@@ -51,11 +50,13 @@ def test_look_at_a_running_robot_shows_its_topics_and_holds_nobody_up(
     positions = np.frombuffer(base64.b64decode(newest["measured"]["positions"]), "<f4").reshape(
         len(names), -1
     )
-    told_ns = int(newest["at_ns"]) + round(float(times[-1]) * 1e9)
-    (heard,) = (j.positions for j in operator.joints if abs(j.stamp_ns - told_ns) < 1000)
-    np.testing.assert_allclose(positions[:, -1], heard, atol=1e-5)
+    stamps_ns = int(newest["at_ns"]) + np.round(times.astype(np.float64) * 1e9).astype(np.int64)
+    heard = {round(joints.stamp_ns / 1e6): joints.positions for joints in operator.joints}
+    pairs = [(row, heard[ms]) for row, ms in zip(positions.T, np.round(stamps_ns / 1e6)) if ms in heard]
+    assert pairs  # either may miss some
+    np.testing.assert_allclose(*map(np.array, zip(*pairs)), atol=1e-5)
     assert float(dict(line[:1] + line[3:] for line in newest["lines"])["inference: host"]["load"]) >= 0.0
     assert main(["look", "--png", str(tmp_path / "look.png"), "--timeout", "60"]) == 0
     assert (tmp_path / "look.png").stat().st_size > 10_000
-    assert main(["look", "--namespace", "other", "--timeout", "2"]) == 1
+    assert main(["look", "--namespace", "other", "--timeout", "10"]) == 1
     assert "/other" in (err := capsys.readouterr().err) and "--namespace with one of /" in err
