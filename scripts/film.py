@@ -1,6 +1,6 @@
 """Make README's film from a recording of `vla demo`: the arm, what its network sees, and its chunks.
 
-    ros2 run vla_accel_ros recorder ... beside `vla demo`; then
+    vla demo, beside it the recorder node, in one ROS domain; then
     python scripts/film.py BAG [--begin S] [--seconds S] [--output docs/images/demo.webp]
 
 The arm is drawn anew, in the scene's own front camera, from the recorded joints and the ground truth of the
