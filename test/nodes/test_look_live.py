@@ -54,7 +54,8 @@ def test_look_at_a_running_robot_shows_its_topics_and_holds_nobody_up(
     heard = {round(joints.stamp_ns / 1e6): joints.positions for joints in operator.joints}
     pairs = [(row, heard[ms]) for row, ms in zip(positions.T, np.round(stamps_ns / 1e6)) if ms in heard]
     assert pairs  # either may miss some
-    np.testing.assert_allclose(*map(np.array, zip(*pairs)), atol=1e-5)
+    shown, measured = (np.array(part) for part in zip(*pairs))
+    np.testing.assert_allclose(shown, measured, atol=1e-5)
     assert float(dict(line[:1] + line[3:] for line in newest["lines"])["inference: host"]["load"]) >= 0.0
     assert main(["look", "--png", str(tmp_path / "look.png"), "--timeout", "60"]) == 0
     assert (tmp_path / "look.png").stat().st_size > 10_000
