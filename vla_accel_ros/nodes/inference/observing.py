@@ -232,7 +232,7 @@ class ObservingNode(ManagedNode):
 
     def _tell_ready(self, inputs: Inputs) -> None:
         """Log once in an activation that only words are absent, and how to give them."""
-        present = inputs.stamps_ns.keys() == self.inputs.streams.keys() and not inputs.problems
+        present = inputs.stamps_ns.keys() == self.inputs.streams.keys()
         if self._told_ready or not present or not self.count_publishers("motion"):
             return
         self._told_ready = True
