@@ -28,7 +28,7 @@ class CameraDriver:
     info: str = ""
     encoding: str = "rgb8"
     rate_hz: float = 30.0
-    size: tuple[int, int] = (480, 640)
+    size: tuple[int, int] = (240, 424)
     swapped: bool = False
     stamp_ns: Callable[[int], int] = lambda now_ns: now_ns
 
@@ -81,7 +81,7 @@ def contract_of(name: str) -> Contract:
 
 
 def _of_contract(name: str, rate_hz: float, cameras: Sequence[CameraDriver] = ()) -> RobotDriver:
-    """As the contract has it: controllers are JTCs, and cameras publish rgb8 at 640 x 480 unless given."""
+    """As the contract has it: controllers are JTCs, and cameras publish rgb8 at 424 x 240 unless given."""
     contract = contract_of(name)
     controllers = tuple(
         ControllerDriver(
@@ -133,7 +133,8 @@ def franka() -> RobotDriver:
 
 def so101() -> RobotDriver:
     """One SO-101 at its servos' 100 Hz, two USB cameras of usb_cam."""
-    return _of_contract("so101", 100.0, [CameraDriver("top/image_raw"), CameraDriver("wrist/image_raw")])
+    cameras = [CameraDriver(f"{name}/image_raw", size=(480, 640)) for name in ("top", "wrist")]
+    return _of_contract("so101", 100.0, cameras)
 
 
 def so101_bimanual() -> RobotDriver:

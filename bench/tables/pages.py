@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tables import engine, fleets, motion, plans  # noqa: F401  (they register their tables)
+from tables import engine, fleets, motion, plans, robots  # noqa: F401  (they register their tables)
 from tables.forms import TABLES, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
