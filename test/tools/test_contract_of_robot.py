@@ -22,6 +22,7 @@ from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.topic import Topic
 from vla_accel_ros.sensing.survey import ControllerOffer, Survey
 from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.contract.cameras import match
 from vla_accel_ros.tools.contract.write import Robot, fill, write_contract
 
 S = 1_000_000_000
@@ -177,6 +178,16 @@ def test_contract_of_a_robot_mapping_of_what_is_not_there_is_refused_with_what_i
         assert end.code == 2
     refusal = capsys.readouterr().err
     assert all(part in refusal for part in parts)
+
+
+def test_contract_of_a_robot_mapping_of_a_camera_that_no_policy_can_use_says_why(model: Path) -> None:
+    survey = Survey("the graph")
+    survey.note({f"/{name}/image_raw": ["sensor_msgs/msg/Image"] for name in ("deep", "dead")})
+    deep = Image(height=2, width=2, encoding="16UC1", step=4, data=bytes(8))
+    survey.image("/deep/image_raw", serialize_message(deep), S)
+    for name, reason in (("deep", "16UC1"), ("dead", "/dead/image_raw: it sent nothing")):
+        with pytest.raises(ValueError, match=reason):
+            match(describe(model), survey, {name: CAMERAS[0]})
 
 
 def offered(*controllers: ControllerOffer) -> Survey:

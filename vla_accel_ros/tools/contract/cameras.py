@@ -59,9 +59,10 @@ def match(model: Description, survey: Survey, mapping: Mapping[str, str]) -> lis
     for key, image in mapping.items():
         camera = named.get(f"/{key.lstrip('/')}", key)
         if camera not in cameras:
+            unusable = "".join(f"; not {s.topic}: {s.problem or 'it sent nothing'}" for s in survey.unusable)
             raise ValueError(
-                f"--map {key}={image}: {survey.origin} has no camera {key}: "
-                f"give one of {', '.join(cameras) or 'none, since no camera sent a picture'}"
+                f"--map {key}={image}: {survey.origin} has no camera {key} that a policy can use: "
+                f"give one of {', '.join(cameras) or 'none'}{unusable}"
             )
         if image not in images and not model.any_camera:
             raise ValueError(
