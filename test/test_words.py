@@ -62,7 +62,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 83_600
+BUDGET = 82_000
 """Lines of the package: it only goes down, to 71,000."""
 
 
