@@ -15,7 +15,6 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from faulting.robot import Robot
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 
 Step = Callable[[Robot], None]
@@ -106,20 +105,21 @@ def order(name: str) -> Step:
 
 
 class Stranger:
-    """Another node that publishes something at a given rate until it is ended."""
+    """Another node that publishes something at a given rate until it is ended. It shares the operator's
+    context: a context of its own stops this process, and with it the relay, for a third of a second."""
 
     def __init__(self, robot: Robot, kind: type, topic: str, profile: object, make: Callable) -> None:
-        self._operator = Operator(robot.contract)
-        self.node = rclpy.create_node("stranger", context=self._operator.node.context)
+        self._executor = robot.operator._executor
+        self.node = rclpy.create_node("stranger", context=robot.operator.node.context)
         publisher = self.node.create_publisher(kind, topic, profile)
-        self._operator._executor.add_node(self.node)
+        self._executor.add_node(self.node)
         self.node.create_timer(0.02, lambda: publisher.publish(make(robot)))
         robot.began_ns = robot.relay.time_ns()
 
     def end(self) -> None:
         """Leave the graph."""
+        self._executor.remove_node(self.node)
         self.node.destroy_node()
-        self._operator.close()
 
 
 def second(kind: type, topic: Callable[[Robot], str], profile: object, make: Callable) -> tuple[Step, Step]:

@@ -35,6 +35,9 @@ from vla_accel_ros.nodes.running.executor import DirectExecutor
 
 ROBOT, MODEL = "robot/", "model/"
 
+GAP_NS = 30_000_000
+"""The relay was late if its timer of 10 ms was."""
+
 
 class Relay:
     """Relays the topics of one robot. sim_time: also publish /clock. A context manager.
@@ -65,6 +68,9 @@ class Relay:
             self._clock = self.node.create_publisher(Clock, "/clock", 10)
             self.node.create_timer(0.01, self._tick, clock=RosClock(clock_type=ClockType.STEADY_TIME))
             self.node.set_parameters([Parameter("use_sim_time", value=True)])
+        self.gaps: list[tuple[int, int]] = []  # (when, how long) this process was not scheduled
+        self._awake_ns = time.monotonic_ns()
+        self.node.create_timer(0.01, self._note_gap, clock=RosClock(clock_type=ClockType.STEADY_TIME))
         self._executor = DirectExecutor(context=self._context)
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, daemon=True)
@@ -171,6 +177,11 @@ class Relay:
             moved = Trajectory(trajectory.joints, times, trajectory.positions, trajectory.velocities)
             self.sent.append((here_ns, topic, moved))
         out.publish(message)
+
+    def _note_gap(self) -> None:
+        before_ns, self._awake_ns = self._awake_ns, time.monotonic_ns()
+        if self._awake_ns - before_ns > GAP_NS:
+            self.gaps.append((self.time_ns(), self._awake_ns - before_ns))
 
     def _tick(self) -> None:
         steady_ns = time.monotonic_ns()

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -107,6 +108,7 @@ class Robot:
             node.start()
         self.relay.well()
         self.poll(lambda: self.relay.states, START_S, "joint states")
+        self._stand()
         before_ns = self.relay.time_ns()
         instruction = self.asked(lambda: self.operator.reset("follow", seed))
         if instruction is None:
@@ -120,14 +122,24 @@ class Robot:
                 return
         raise Stalled(f"does not move: {'; '.join(self.reasons())}")
 
+    def _stand(self) -> None:
+        """Hold the robot, if its node answers: what it sends after a new scene would be of the one before."""
+        since_ns = self.relay.time_ns()
+        self.asked(self.operator.hold)
+        with suppress(Stalled):
+            self.poll(lambda: self.rested_at_ns(since_ns), 3.0, "standstill")
+
     def _put_elsewhere_ns(self, since_ns: int) -> int:
         """When a new scene put the joints elsewhere: their longest step since then. The answer to the reset
         comes later, and the node may have sent its first trajectory before it."""
+        answered_ns = self.relay.time_ns()
+        self.poll(lambda: self.after(answered_ns), START_S, "joint states of the new scene")
         states = self.after(since_ns)
         if len(states) < 2:
-            return self.relay.time_ns()
+            return answered_ns
         steps = np.abs(np.diff([position for _, position, _ in states], axis=0)).max(axis=1)
-        return states[int(steps.argmax()) + 1][0]
+        first = int(steps.argmax()) + 1  # stamps may go back there
+        return max(states[first][0], 1 + max(t_ns for t_ns, *_ in states[:first]))
 
     def asked(self, question: Callable[[], T]) -> T | str | None:
         """Return the answer of a service, the reason of its refusal, or None."""
