@@ -20,13 +20,15 @@ README = ROOT / "README.md"
 TRIED = (README, *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("robot", "checkpoint", "record")))
 """Documents whose commands are run; those of others are parsed (test_docs.py)."""
 
-PROGRAM = re.compile(r"(cd|colcon|make|pip|ros2|source|vla|python)\b")
+PROGRAM = re.compile(r"(cd|colcon|make|pip|ros2|source|vla|python3?)\b")
 
 # Not run by a test, and why.
 NOT_RUN = {
     "make demo": "test/tools/test_demo.py runs its command, `vla demo`; make itself installs for minutes",
     "make fleet-demo": "test/tools/test_fleet_demo.py runs its command, `vla fleet-demo`",
     "vla fetch lerobot/pi05_base": "fetches from the network: test/tools/test_fetch.py",
+    "vla contract make --from-robot --model PATH --map front=base_0_rgb "
+    "wrist=left_wrist_0_rgb > robot.yaml": "test/nodes/test_contract_from_robot.py",
     "vla record": "test/nodes/recorder/test_marked_episodes.py",
     'vla record start --task "fold"': "the same",
     "vla record --report BAG": "test/tools/test_episodes.py",

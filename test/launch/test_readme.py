@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import stand_in
 from readme_commands import NOT_RUN, ROOT, commands, inline, run, starting_with
+from test_robot_launch_files import install_drivers
 
 from vla_accel_ros.nodes.running.environment import demo_model, share_path
 from vla_accel_ros.tools.cli import main
@@ -32,8 +34,10 @@ def test_every_command_is_run_or_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("command", starting_with("ros2 launch"))
-def test_what_is_launched_is_declared(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_launched_is_declared(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.install(monkeypatch)
+    monkeypatch.delitem(sys.modules, "vla_accel_ros.nodes.running.robot_launch", raising=False)
+    install_drivers(tmp_path, monkeypatch)
     _, _, package, file, *arguments = shlex.split(command)
     assert package == "vla_accel_ros"
     given = dict(argument.split(":=", 1) for argument in arguments)
@@ -48,6 +52,7 @@ def test_a_checkpoint_is_looked_at_and_converted(tmp_path: Path) -> None:
 
 def test_a_contract_is_made_completed_and_checked(tmp_path: Path) -> None:
     make, check = starting_with("vla contract")
+    make = make.replace("--from-robot", "--urdf FILE")  # from a robot: test_contract_from_robot.py
     limits = '<limit lower="-3" upper="3" velocity="2"/>'
     joints = "".join(f'<joint name="j{i}" type="revolute">{limits}</joint>' for i in range(6))
     (tmp_path / "arm.urdf").write_text(f'<robot name="arm">{joints}</robot>')

@@ -76,12 +76,17 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_drivers(tmp_path, monkeypatch)
+
+
+def install_drivers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a prefix with stand-ins of the drivers' packages."""
     for (package, file), arguments in DRIVERS.items():
-        index = tmp_path / "share" / "ament_index" / "resource_index" / "packages"
+        index = folder / "share" / "ament_index" / "resource_index" / "packages"
         index.mkdir(parents=True, exist_ok=True)
         (index / package).write_text("")
-        driver_file(tmp_path / "share" / package / "launch", package, file, arguments)
-    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+        driver_file(folder / "share" / package / "launch", package, file, arguments)
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(folder))
 
 
 def started(robot: str, **arguments: str) -> dict[str, dict[str, object]]:
