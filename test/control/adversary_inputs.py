@@ -74,6 +74,7 @@ class Given(Judged):
         moves = self.controller.state(self.t_ns).velocity
         if moves is None or not moves.any():
             return
+        passed_ns = min(passed_ns, self.t_ns - self.controller.starts[-1])  # of what it executes now
         self.controller.shift(-round((1.0 - SCALE) * passed_ns), self.t_ns)
         self.slowed_ns = dict.fromkeys(self.robot.groups or (self.robot.joints,), self.t_ns)
         self._unhold()
