@@ -15,7 +15,7 @@ STARTING = {
         "bench": "smoke_of_nodes",
         "launch": "ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
-        " trace",
+        " trace viewers",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_output guided_chunks inputs instruction"
         " node_on_a_gpu openvla_node questions transports",
@@ -30,6 +30,7 @@ STARTING = {
         "nodes/adapters": "forward_command integrated servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up policy_parameters",
+        "nodes/inference": "policy_images",
         "nodes/recorder": "marked_episodes player",
         "nodes/trajectory": "chunk_slot force_sources held_up home joint_move"
         " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
