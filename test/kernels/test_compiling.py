@@ -31,10 +31,11 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     # Parts of the keys are combined: where there are many processors, those of a denoising step.
     combined = sum(need["kernel"] == "_combine" for need in of_all)
     assert len(of_all) - combined == 7 + 8 + 5 + 11 + 3
-    assert combined >= 2 or ARCHITECTURES[capability].gpu.processors <= 16
+    assert combined >= 2 or ARCHITECTURES[capability].gpu.processors <= 20
     assert not [need for need in of_all if need["fused"]]
     for need in of_all:
         assert need["shared"] <= ARCHITECTURES[capability].shared_bytes, need
         assert need["registers"] * need["threads"] <= REGISTERS, need
-        # What was measured to be the fastest of the attentions spills a little.
-        assert need["stack"] <= (128 if need["kernel"].startswith("_attend") else 0), need
+        # What was measured to be the fastest of the attentions spills a little; on Thor, products do.
+        few = 16 if capability == "110" else 0
+        assert need["stack"] <= (128 if need["kernel"].startswith("_attend") else few), need
