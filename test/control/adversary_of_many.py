@@ -63,6 +63,11 @@ class Controllers:
         for group, controller in self.ones.items():
             controller.hold(position[self._columns[group]], t_ns)
 
+    @property
+    def starts(self) -> list[int]:
+        """When the youngest of what they execute began."""
+        return [max(controller.starts[-1] for controller in self.ones.values())]
+
     def shift(self, by_ns: int, t_ns: int) -> None:
         for controller in self.ones.values():
             controller.shift(by_ns, t_ns)
