@@ -1,11 +1,12 @@
 # Jetson with JetPack 6 (Orin; Ubuntu 22.04, Humble) or 7 (Thor; Ubuntu 24.04, Jazzy). Linted, not built: there was no Jetson.
-#   docker build -f docker/jetpack.Dockerfile -t vla_accel_ros .
+# WHEELS: the package index with torch and triton for the module's JetPack, see NVIDIA's "PyTorch for Jetson".
+#   docker build -f docker/jetpack.Dockerfile -t vla_accel_ros --build-arg WHEELS=INDEX .
 #   docker build -f docker/jetpack.Dockerfile -t vla_accel_ros --build-arg BASE=nvcr.io/nvidia/cuda:13.0.0-devel-ubuntu24.04 \
-#     --build-arg ROS_DISTRO=jazzy --build-arg WHEELS=https://pypi.jetson-ai-lab.io/sbsa/cu130 .
+#     --build-arg ROS_DISTRO=jazzy --build-arg WHEELS=INDEX .
 ARG BASE=nvcr.io/nvidia/l4t-jetpack:r36.4.0
 FROM ${BASE}
 ARG ROS_DISTRO=humble
-ARG WHEELS=https://pypi.jetson-ai-lab.io/jp6/cu126
+ARG WHEELS
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 ENV ROS_DISTRO=${ROS_DISTRO} VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH DEBIAN_FRONTEND=noninteractive
 # hadolint ignore=DL3008
@@ -20,7 +21,7 @@ COPY requirements requirements
 # torch and triton are those that are built for the module's GPU.
 # hadolint ignore=DL3013
 RUN python3 -m venv --system-site-packages /opt/venv && touch /opt/venv/COLCON_IGNORE \
- && pip install --no-cache-dir --index-url "$WHEELS" torch triton \
+ && PIP_INDEX_URL="${WHEELS:?give --build-arg WHEELS=INDEX}" pip install --no-cache-dir torch triton \
  && pip install --no-cache-dir -r requirements/robot.txt \
  && if [ "$ROS_DISTRO" = humble ]; then pip install --no-cache-dir "numpy<2"; fi
 COPY . .
