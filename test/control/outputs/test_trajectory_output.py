@@ -57,6 +57,16 @@ class Arm:
     def send(self, trajectory: Trajectory) -> None:
         self.output.send(trajectory, self.now)
 
+    def begin(self) -> Trajectory:
+        """The controller listens, and says that it executes the first trajectory."""
+        self.subscribed, began_ns = True, self.now
+        path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=began_ns)
+        self.send(path)
+        self.now += 20 * MS
+        self.report(began_ns, self.now, path.sample(self.now)[0], False)
+        self.look()
+        return path
+
     def report(self, began_ns: int, stamp_ns: int, position: np.ndarray, rests: bool) -> None:
         self.says.append(ReportedState(began_ns, stamp_ns, by_name(position), rests))
 
@@ -84,15 +94,9 @@ def arm() -> Arm:
     "said", ["that it holds", "that it moves", "that it does what it was sent", "that it held long ago"]
 )
 def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_holds(arm, said):
-    arm.subscribed = True
-    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=arm.now)
-    began_ns = arm.now
-    arm.send(path)
-    arm.now += 20 * MS
-    arm.report(began_ns, arm.now, path.sample(arm.now)[0], False)
-    arm.look()
+    path = arm.begin()
     arm.now += 200 * MS
-    activated_ns = began_ns if "was sent" in said else arm.now - 30 * MS
+    activated_ns = path.start_ns if "was sent" in said else arm.now - 30 * MS
     stamp_ns = arm.now - (150 if "long ago" in said else 10) * MS
     arm.report(activated_ns, stamp_ns, ANEW, rests="moves" not in said)
     arm.send(path.since(arm.now))
@@ -105,13 +109,7 @@ def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_
 
 @pytest.mark.parametrize("told", [ANEW, np.array([1e9, 0.0]), np.array([0.1, -1.9])])
 def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(arm, told):
-    arm.subscribed = True
-    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=arm.now)
-    began_ns = arm.now
-    arm.send(path)
-    arm.now += 20 * MS
-    arm.report(began_ns, arm.now, path.sample(arm.now)[0], False)
-    arm.look()
+    path = arm.begin()
     arm.now += 200 * MS
     arm.output.measured(dict(zip(NAMES, (ANEW + 0.05).tolist())), dict.fromkeys(NAMES, arm.now), True)
     arm.report(arm.now - 30 * MS, arm.now - 10 * MS, told, True)
@@ -122,13 +120,7 @@ def test_who_says_that_it_holds_where_its_joints_are_not_is_not_believed(arm, to
 
 
 def test_a_message_that_is_held_up_while_its_controller_is_activated_begins_where_that_holds(arm):
-    arm.subscribed = True
-    path = move(NAMES, np.zeros(2), np.ones(2), LIMITS, start_ns=arm.now)
-    began_ns = arm.now
-    arm.send(path)
-    arm.now += 20 * MS
-    arm.report(began_ns, arm.now, path.sample(arm.now)[0], False)
-    arm.look()
+    path = arm.begin()
 
     def stall() -> None:
         arm.now, arm.before = arm.now + 200 * MS, lambda: None
