@@ -104,6 +104,7 @@ setup(
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],
         "trace": ["perfetto"],
+        "serve": ["msgpack", "websockets>=13"],
         "view": ["pin"],
         "fleet": ["ray"],
     },

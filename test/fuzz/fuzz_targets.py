@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import msgpack
 import numpy as np
 from campaign import Target
 from mutators import damaged, misspelt
@@ -24,6 +25,8 @@ from vla_accel_ros.contract.parts import MAX_PIXELS
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import ENCODINGS, ImageView, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.wire.arrays import pack, unpack
+from vla_accel_ros.wire.keys import images_in, keys_of, prompt_in, state_in
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"
 SMALL = """robot: small
@@ -306,6 +309,64 @@ class Contracts:
         assert np.isfinite(contract.to_robot(there)).all()
 
 
+class Frames:
+    """Frames of openpi's websocket, and the requests in them. What was not damaged must come back."""
+
+    KEYS = keys_of("native", ("base_0_rgb", "left_wrist_0_rgb"))
+    DTYPES = ("<f4", "<f8", ">f4", "|u1", "<i8", "|b1", "<f2", "|O", "|V8", "<c8", "<U4", "S9", "(3,)<f4", "")
+
+    def __call__(self, chance: random.Random) -> str:
+        state = np.array([chance.gauss(0, 1) for _ in range(chance.choice((1, 6, 8, 14)))])
+        height, width = chance.choice((1, 3, 4, 8)), chance.choice((1, 3, 8))
+        picture = np.frombuffer(chance.randbytes(height * width * 3), np.uint8).reshape(height, width, 3)
+        request = {"images": {"base_0_rgb": picture}, "state": state, "prompt": "reach", "extra": [1, None]}
+        message = pack(request)
+        how = chance.choice(("well", "bits", "dtype", "shape", "value"))
+        if how == "bits":
+            message = damaged(chance, message)
+        elif how in ("dtype", "shape"):
+            shape = [chance.choice((0, 1, 3, 2**31, 2**62, -1)) for _ in range(chance.choice((0, 1, 3, 40)))]
+            array = {b"__ndarray__": True, b"data": chance.randbytes(8), b"shape": shape}
+            array[b"dtype"] = chance.choice(self.DTYPES)
+            message = msgpack.packb({"images": array, "state": [array] * 3, **self._other(chance)})
+        elif how == "value":
+            message = pack({**request, **self._other(chance)})
+        try:
+            read = unpack(message)
+            pictures = images_in(read, self.KEYS, ("base_0_rgb", "left_wrist_0_rgb"))
+            joints, prompt = state_in(read, self.KEYS), prompt_in(read, self.KEYS, "")
+        except ValueError as error:
+            check_sentence(error)
+            assert how != "well" and len(str(error)) < 500, error
+            return "refused"
+        assert joints.dtype == np.float32 and joints.ndim == 1 and np.isfinite(joints).all()
+        assert isinstance(prompt, str) and pictures
+        for pixels in pictures.values():
+            assert pixels.dtype == np.uint8 and pixels.shape[2:] == (3,) and pixels.size
+        if how == "well":
+            assert np.array_equal(pictures["base_0_rgb"], picture) and np.array_equal(
+                joints, np.float32(state)
+            )
+        return "loaded"
+
+    def _other(self, chance: random.Random) -> dict[str, object]:
+        values = (
+            None,
+            True,
+            -1,
+            2**64 - 1,
+            1e300,
+            math.nan,
+            "x" * 9,
+            b"\xff\xd8",
+            [],
+            {},
+            [[1.0]],
+            {"a": [1]},
+        )
+        return {chance.choice(("images", "state", "prompt", "noise")): chance.choice(values)}
+
+
 def small_contract(transport: str = "raw") -> Contract:
     """SMALL, with another transport of its camera."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -318,6 +379,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "image": ImageMessages,
     "compressed": CompressedMessages,
     "contract": Contracts,
+    "frames": Frames,
 }
-# Parts of all cases; reading YAML takes a hundred times as long as reading an image's header.
-SHARES = {"image": 0.5, "compressed": 0.4, "contract": 0.1}
+# Parts of all cases: reading YAML takes a hundred times as long as reading an image header or a frame.
+SHARES = {"image": 0.5, "compressed": 0.4, "contract": 0.1, "frames": 10.0}

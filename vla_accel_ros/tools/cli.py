@@ -26,7 +26,7 @@ GROUPS = {
         *("doctor.command", "say", "look.command", "view.command", "trace.command", "contract.command"),
         "security",
     ),
-    "checkpoints": ("fetch", "checkpoints", "compare.command", "calibrate.command"),
+    "checkpoints": ("fetch", "checkpoints", "compare.command", "calibrate.command", "serve"),
     "recordings": ("record", "replay.command", "export.command"),
     "speed": ("plan.command", "tune.command", "bench.command"),
     "fleets": ("fleet.command", "fleet_sim.command", "fleet_sim.trace"),

@@ -1,0 +1,123 @@
+"""`vla serve`: the model behind openpi's websocket protocol, for the clients of others.
+
+Any client of openpi's (openpi-client, policy-websocket, pi.cpp's and DROID's scripts) gets its answers from
+this engine instead of openpi's server: --keys says which keys it sends. Many clients share the engine. The
+actions are the policy's own, in the units of its training. No contract limits them: the client does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import ssl
+import sys
+from pathlib import Path
+
+from vla_accel_ros.tools.options import (
+    chosen_device,
+    chosen_model,
+    compute_options,
+    engine_options,
+    model_option,
+    subcommand,
+    training_option,
+)
+
+CLIENTS, TOGETHER = 32, 16
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subcommand(subparsers, "serve", "serve a model to clients of openpi's protocol", run)
+    model_option(parser)
+    training_option(parser)
+    compute_options(parser)
+    engine_options(parser, "goal", "steps", only_given=True)
+    add = parser.add_argument
+    add("--statistics", help="which statistics, if there are several: asset id or data set")
+    add("--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default: %(default)s)")
+    add("--port", type=int, default=8000, help="(default: %(default)s)")
+    add("--keys", default="native", metavar="PRESET",
+        help="where clients put pictures, state and prompt: native (images[NAME], state, prompt), "
+        "openpi-droid, openpi-libero, openpi-aloha, openpi-ur5 or picpp (default: %(default)s)")  # fmt: skip
+    add("--prompt", default="", help="instruction for requests without one")
+    add("--clients", type=int, default=CLIENTS, help="most clients at once (default: %(default)s)")
+    add("--token-file", type=Path, help="file with the token that clients must give as api_key")
+    add("--certificate", type=Path, help="TLS certificate, PEM; with --private-key")
+    add("--private-key", type=Path, help="of the certificate, PEM")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Raises ValueError for options that do not fit, OSError if the port is taken."""
+    if not 1 <= arguments.clients <= 1024:
+        raise ValueError(f"--clients is {arguments.clients}: give 1 to 1024")
+    if (arguments.certificate is None) != (arguments.private_key is None):
+        raise ValueError("--certificate and --private-key belong together: give both")
+    token = arguments.token_file.read_text().strip() if arguments.token_file else ""
+    if arguments.token_file and not token:
+        raise ValueError(f"{arguments.token_file} is empty: write the token into it")
+    tls = None
+    if arguments.certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(arguments.certificate, arguments.private_key)
+
+    from vla_accel_ros.engine.config import EngineConfig
+    from vla_accel_ros.engine.engine import Engine
+    from vla_accel_ros.engine.goals import for_policy
+    from vla_accel_ros.engine.options import has_stages
+    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.models.checkpoints.progress import Meter
+    from vla_accel_ros.wire.answering import Answering
+    from vla_accel_ros.wire.keys import keys_of
+
+    model = chosen_model(arguments)
+    device, dtype = chosen_device(arguments)
+    with Meter(f"loading {model.name}") as meter:
+        policy = load_policy(
+            model,
+            device,
+            dtype,
+            statistics=arguments.statistics,
+            trained_as=arguments.trained_as,
+            progress=meter,
+        )
+    keys = keys_of(arguments.keys, policy.config.image_names)
+    chosen = {name: getattr(arguments, name) for name in ("goal", "steps") if hasattr(arguments, name)}
+    together = min(TOGETHER, arguments.clients)
+    config = for_policy(policy, EngineConfig(fast=has_stages(policy), **chosen))
+    engine = Engine(policy, config.but(slots=max(config.slots, together + config.further_slots(False) + 2)))
+    if device.type == "cuda":
+        print("preparing the fast stages ...", file=sys.stderr, flush=True)
+        engine.prepare(range(1, len(keys.images) + 1), range(1, policy.config.max_prompt + 1))
+    answering = Answering(engine, keys, arguments.prompt)
+    asyncio.run(_serve(arguments, answering, together, token, tls))
+    return 0
+
+
+async def _serve(
+    arguments: argparse.Namespace, answering: object, together: int, token: str, tls: ssl.SSLContext | None
+) -> None:
+    from vla_accel_ros.wire.server import PolicyServer
+
+    server = PolicyServer(
+        answering,  # type: ignore[arg-type]
+        host=arguments.host,
+        port=arguments.port,
+        clients=arguments.clients,
+        together=together,
+        token=token,
+        tls=tls,
+    )
+    await server.start()
+    scheme = "wss" if tls else "ws"
+    print(f"ready: {scheme}://{arguments.host}:{server.port} answers with keys {arguments.keys}", flush=True)
+    if arguments.host not in ("127.0.0.1", "localhost", "::1") and not token:
+        print(f"anybody who reaches {arguments.host} gets answers: --token-file asks for a token", flush=True)
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await ended.wait()
+    await server.close()

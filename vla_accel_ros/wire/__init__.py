@@ -1,0 +1,2 @@
+"""Other people's protocols. arrays: messages of openpi's websocket. keys: where its clients put what a policy
+reads. answering: a request answered by an engine. server: many clients at once."""
