@@ -23,7 +23,7 @@ PACKAGE = "vla_accel_ros"
 
 LAYERS = (
     {"nodes", "tools"},
-    {"fleet", "control", "sensing", "recording", "contract", "sim", "planning"},
+    {"fleet", "control", "sensing", "recording", "contract", "sim", "planning", "wire"},
     {"engine"},
     {"kernels", "models"},
     {"types", "extensions", "private_files", "timeline", "interpreter"},

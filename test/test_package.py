@@ -42,6 +42,7 @@ KEYS = {
 # Imported only where a checkpoint, a GPU or a tool asks for it, with a sentence when it is not there.
 ON_DEMAND = {
     "huggingface_hub",
+    "msgpack",
     "ray",
     "cuda",
     "pynvml",
@@ -49,6 +50,7 @@ ON_DEMAND = {
     "tensorstore",
     "transformers",
     "triton",
+    "websockets",
 }
 BROUGHT_BY_MCAP = {"lz4", "zstandard"}
 OF_PEERS = {"PIL", "jax", "lerobot", "openpi"}

@@ -350,7 +350,7 @@ class Frames:
         return "loaded"
 
     def _other(self, chance: random.Random) -> dict[str, object]:
-        values = (
+        values: tuple[object, ...] = (
             None,
             True,
             -1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_real_time_chunking_begins_with_what_is_executed(engine):
     assert distance[1] < 0.2 * distance[0]
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "images['base_0_rgb']": {"images": {"front": PICTURE}},
     "prompt": {"prompt": None},
     "state": {"state": None},
@@ -99,8 +100,8 @@ def test_the_recorded_droid_request_is_read_by_its_keys():
     pictures = images_in(message, keys, NAMES)
     assert list(pictures) == list(NAMES[:2])
     assert np.array_equal(pictures["base_0_rgb"], message["observation/exterior_image_1_left"])
-    expected = [*message["observation/joint_position"], *np.ravel(message["observation/gripper_position"])]
-    assert np.array_equal(state_in(message, keys), np.float32(expected))
+    parts = [np.ravel(message[f"observation/{name}_position"]) for name in ("joint", "gripper")]
+    assert np.array_equal(state_in(message, keys), np.concatenate(parts).astype(np.float32))
     assert prompt_in(message, keys, "") == message["prompt"]
 
 

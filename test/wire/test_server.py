@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,10 @@ def client(server: PolicyServer, **options: Any) -> ClientConnection:
 
 def ask(connection: ClientConnection, request: dict[str, Any]) -> dict[str, Any]:
     connection.send(pack(request))
+    return received(connection)
+
+
+def received(connection: ClientConnection) -> dict[str, Any]:
     answer = connection.recv(WAIT_S)
     assert isinstance(answer, bytes), answer
     return unpack(answer)
@@ -85,7 +90,7 @@ def get(server: PolicyServer, path: str) -> tuple[int, str]:
 
 def test_a_client_gets_the_metadata_then_answers_with_openpi_timing():
     with serving(Echo()) as server, client(server) as connection:
-        assert unpack(connection.recv(WAIT_S)) == {"reset_pose": [0, -1.5, 1.5, 0, 0, 0]}
+        assert received(connection) == {"reset_pose": [0, -1.5, 1.5, 0, 0, 0]}
         assert connection.response.headers.get("Sec-WebSocket-Extensions") is None
         first, second = (ask(connection, {"echo": np.arange(3.0)}) for _ in range(2))
     assert np.array_equal(first["actions"], np.arange(3.0))
@@ -149,7 +154,7 @@ def test_health_metrics_and_other_clients_do_not_wait_for_a_model():
         assert answers.waiting.acquire(timeout=WAIT_S)  # both are computed at once
         assert slow.ping().wait(WAIT_S)
         answers.go.set()
-        assert unpack(slow.recv(WAIT_S))["actions"] == 1 and unpack(other.recv(WAIT_S))["actions"] == 2
+        assert received(slow)["actions"] == 1 and received(other)["actions"] == 2
 
 
 def test_two_requests_before_an_answer_are_answered_in_order():
@@ -157,7 +162,7 @@ def test_two_requests_before_an_answer_are_answered_in_order():
         connection.recv(WAIT_S)
         for number in (1, 2):
             connection.send(pack({"echo": number}))
-        assert [unpack(connection.recv(WAIT_S))["actions"] for _ in range(2)] == [1, 2]
+        assert [received(connection)["actions"] for _ in range(2)] == [1, 2]
 
 
 def test_a_batch_is_answered_together_and_one_wrong_request_fails_it():
@@ -191,18 +196,18 @@ def test_a_client_too_many_is_refused_until_one_leaves():
         while server.counts.clients:  # the server has seen the close when the next one asks
             get(server, "/healthz")
         with client(server) as connection:
-            assert unpack(connection.recv(WAIT_S))
+            assert received(connection)
 
 
 def test_a_client_that_leaves_during_its_answer_frees_its_place():
     answers = Echo()
     with serving(answers, clients=1) as server:
-        connection = client(server)
-        connection.recv(WAIT_S)
-        answers.go.clear()
-        connection.send(pack({"echo": 1}))
-        assert answers.waiting.acquire(timeout=WAIT_S)
-        connection.socket.close()
+        with client(server) as connection:
+            connection.recv(WAIT_S)
+            answers.go.clear()
+            connection.send(pack({"echo": 1}))
+            assert answers.waiting.acquire(timeout=WAIT_S)
+            connection.socket.shutdown(socket.SHUT_RDWR)
         answers.go.set()
         while server.counts.clients:
             get(server, "/healthz")

@@ -63,6 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(arguments.certificate, arguments.private_key)
 
+    try:
+        from vla_accel_ros.wire.server import PolicyServer  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(f"vla serve needs {error.name}: pip install 'vla_accel_ros[serve]'") from error
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.goals import for_policy

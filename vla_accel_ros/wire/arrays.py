@@ -42,8 +42,8 @@ def unpack(message: bytes | bytearray | memoryview, most_bytes: int = MOST_BYTES
     try:
         value = msgpack.unpackb(
             message,
-            object_pairs_hook=reader.map,
-            list_hook=reader.list,
+            object_pairs_hook=reader.read_map,
+            list_hook=reader.read_list,
             max_array_len=MOST_LENGTH,
             max_map_len=MOST_LENGTH,
             max_ext_len=0,
@@ -63,11 +63,11 @@ class _Reader:
     def __init__(self) -> None:
         self._items = 0
 
-    def list(self, items: list[Any]) -> list[Any]:
+    def read_list(self, items: list[Any]) -> list[Any]:
         self._count(items)
         return items
 
-    def map(self, pairs: list[tuple[Any, Any]]) -> Any:
+    def read_map(self, pairs: list[tuple[Any, Any]]) -> Any:
         self._count(pairs)
         entries = {_text(key): value for key, value in pairs}
         if "__ndarray__" in entries:
@@ -113,7 +113,7 @@ def _scalar(dtype: Any, value: Any) -> np.generic:
         raise ValueError(f"a number's dtype is {str(dtype)[:40]!r}: send bool, int, uint or float")
     if not isinstance(value, (bool, int, float)):
         raise ValueError(f"a number is {type(value).__name__}")
-    return np.asarray(value).astype(dtype, casting="same_kind" if isinstance(value, bool) else "unsafe")[()]
+    return np.dtype(dtype).type(np.asarray(value).astype(dtype).item())
 
 
 def _encoded(value: Any) -> dict[bytes, Any]:
