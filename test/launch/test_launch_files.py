@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +12,7 @@ import stand_in
 import yaml
 
 from vla_accel_ros.nodes.params.tables import NODES
-from vla_accel_ros.nodes.running.environment import this_process
+from vla_accel_ros.nodes.running.environment import profile_variable, this_process
 from vla_accel_ros.sim.tasks import Task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,14 +280,13 @@ def test_demo_runs_contract_of_simulated_arm() -> None:
 
 @pytest.mark.parametrize("path", [BRINGUP, DEMO, CAMERA, FLEET], ids=lambda path: path.name)
 @pytest.mark.parametrize(
-    ("distribution", "variable"),
-    [("humble", "FASTRTPS"), ("jazzy", "FASTRTPS"), ("kilted", "FASTDDS"), (None, "FASTDDS")],
+    ("library", "variable"), [("libfastrtps.so", "FASTRTPS"), ("libfastdds.so", "FASTDDS")]
 )
 def test_allocator_and_fast_dds_are_set_for_images(
-    path: Path, distribution: str | None, variable: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, library: str, variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    if distribution:
-        monkeypatch.setenv("ROS_DISTRO", distribution)
+    (tmp_path / library).touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     for node in stand_in.start(path):
         for name in ("XDG_STATE_HOME", *REACH):
             node.environment.pop(name, None)
@@ -299,11 +299,12 @@ def test_allocator_and_fast_dds_are_set_for_images(
 
 
 def test_fast_dds_profile_of_user_stays_and_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", "/theirs.xml")
+    variable = profile_variable(os.environ)
+    monkeypatch.setenv(variable, "/theirs.xml")
     nodes = stand_in.start(BRINGUP, fastdds_profile="/mine.xml")
-    assert all(node.environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/mine.xml" for node in nodes)
+    assert all(node.environment[variable] == "/mine.xml" for node in nodes)
     for node in stand_in.start(BRINGUP):
-        assert "FASTDDS_DEFAULT_PROFILES_FILE" not in node.environment
+        assert variable not in node.environment
 
 
 def test_shared_memory_segment_holds_frames_of_two_hd_cameras() -> None:

@@ -118,14 +118,18 @@ def test_misspelt_parameter_is_logged_with_nearest_name(start):
     node.wait_for_log("parameter 'watchdog_herz' is unknown to this node: did you mean 'watchdog_hz'?")
 
 
-def test_environment_adds_what_is_missing_and_keeps_users_choice():
-    added = additional_environment({})
+@pytest.mark.parametrize("library", ["libfastdds.so", "libfastrtps.so"])
+def test_environment_adds_what_is_missing_and_keeps_users_choice(library, tmp_path):
+    (tmp_path / library).touch()
+    variable = f"{library[3:-3].upper()}_DEFAULT_PROFILES_FILE"
+    libraries = {"LD_LIBRARY_PATH": f":{tmp_path}"}
+    added = additional_environment(libraries)
     assert set(added) == {
         "MALLOC_MMAP_THRESHOLD_",
         "MALLOC_TRIM_THRESHOLD_",
-        "FASTDDS_DEFAULT_PROFILES_FILE",
+        variable,
         "VLA_LAUNCHER",
     }
-    assert added["FASTDDS_DEFAULT_PROFILES_FILE"].endswith("config/fastdds.xml")
-    assert "FASTRTPS_DEFAULT_PROFILES_FILE" in additional_environment({"ROS_DISTRO": "humble"})
-    assert additional_environment(dict.fromkeys(added, "mine")).keys() == {"VLA_LAUNCHER"}
+    assert added[variable].endswith("config/fastdds.xml")
+    theirs = {**dict.fromkeys(added, "mine"), **libraries}
+    assert additional_environment(theirs).keys() == {"VLA_LAUNCHER"}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 IMAGE_HINT = (
     "start the node with the Fast DDS profile config/fastdds.xml (FASTDDS_DEFAULT_PROFILES_FILE, "
-    "FASTRTPS_DEFAULT_PROFILES_FILE on Humble), whose shared-memory segment holds a whole image"
+    "FASTRTPS_DEFAULT_PROFILES_FILE of Fast DDS 2), whose shared-memory segment holds a whole image"
 )
 PROFILED_HINT = "look at its driver's rate, and at the load and the network between its machine and this one"
 """The hint if the profile is in use already, or the middleware is another one."""

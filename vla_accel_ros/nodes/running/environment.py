@@ -103,12 +103,20 @@ def additional_environment(current: Mapping[str, str] = os.environ, profile: str
 
     profile: a Fast DDS profile that overrides both the user's variable and the package's file.
     """
-    # Fast DDS 2 reads the first name only; Fast DDS 3 (since Kilted) the second, and warns about the first.
-    older = current.get("ROS_DISTRO") in ("humble", "iron", "jazzy")
-    variable = "FASTRTPS_DEFAULT_PROFILES_FILE" if older else "FASTDDS_DEFAULT_PROFILES_FILE"
-    defaults = {**MALLOC, variable: profile or str(fastdds_profile())}
+    defaults = {**MALLOC, profile_variable(current): profile or str(fastdds_profile())}
     added = {name: value for name, value in defaults.items() if name not in current or value == profile}
     return {**added, LAUNCHER: this_process()}
+
+
+def profile_variable(environment: Mapping[str, str]) -> str:
+    """The one of PROFILES that Fast DDS reads in a process with this environment: 2 and 3, whose libraries
+    have different names, have one each. Without either, that of 3."""
+    folders = [*environment.get("LD_LIBRARY_PATH", "").split(os.pathsep), os.path.join(sys.prefix, "lib")]
+    for folder in filter(None, folders):
+        for variable, library in zip(PROFILES, ("libfastdds.so", "libfastrtps.so")):
+            if os.path.exists(os.path.join(folder, library)):
+                return variable
+    return PROFILES[0]
 
 
 def this_process() -> str:
