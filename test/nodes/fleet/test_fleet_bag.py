@@ -18,9 +18,13 @@ from vla_accel_msgs.msg import LanguageOutput
 from vla_accel_ros.engine.session import TRAINED
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.clients.viewer import Viewer
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sensing.trained import TrainedState
+from vla_accel_ros.tools.cli import main
+from vla_accel_ros.tools.look.live import Live
+from vla_accel_ros.tools.look.server import Look
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
 
@@ -63,6 +67,7 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     arm,
     pictures,
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     kind: str,
     images: str,
     staggered: int,
@@ -79,6 +84,15 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     assert not said.refused, said.text
     count = len(operator.chunks)
     operator.wait(lambda: len(operator.chunks) >= count + CHUNKS, 60.0, "chunks after it")
+    with Viewer() as viewer:
+        look = Look(Live(viewer, 60.0))
+        operator.wait(
+            lambda: all(camera.get("exact") for camera in look.moment()["cameras"]),
+            60.0,
+            "network's pictures",
+        )
+    assert main(["look", "--png", str(tmp_path / "look.png"), "--timeout", "60"]) == 0
+    assert "no inference/policy_images" in capsys.readouterr().err
     assert change(operator, "recorder", Transition.TRANSITION_DEACTIVATE)
     numbers = [received.chunk.request_id for received in operator.chunks]
     assert numbers == sorted(set(numbers))

@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     robot is there, ValueError if the bag is none."""
     import torch
 
+    from vla_accel_ros.engine.session import REPLICA
     from vla_accel_ros.tools.look.server import Look
 
     torch.set_num_threads(1)  # more would wait for each other at the robot's expense
@@ -75,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
             viewer = closing.enter_context(Viewer(arguments.namespace))
             look = Look(Live(viewer, arguments.timeout))
+            if REPLICA in look.source.scene.session.by_name():
+                say("no inference/policy_images: a fleet's robot has no torch; they are made here")
         if arguments.png is not None:
             return draw(look, arguments)
         return show(look, arguments.port)
