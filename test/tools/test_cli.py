@@ -174,3 +174,16 @@ def test_cli_missing_file_is_named_with_what_to_type(tmp_path, capsys):
     assert cli.main(["contract", "check", str(tmp_path / "none.yaml")]) == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "none.yaml") in error and "Errno" not in error and "--help" in error
+
+
+@pytest.mark.parametrize(
+    ("module", "fix"), [("rclpy", "source a ROS 2 workspace"), ("torch", "pip install torch")]
+)
+def test_cli_module_that_is_not_installed_is_named_with_what_to_type(module, fix, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    command = ["say", "go"] if module == "rclpy" else ["look"]
+    for name in [name for name in sys.modules if name.startswith("vla_accel_ros.nodes.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert cli.main(command) == 1
+    error = capsys.readouterr().err
+    assert f"{module} is not installed" in error and fix in error

@@ -193,7 +193,7 @@ class Bag:
             self.finished = False
         except (McapError, KeyError, struct.error, UnicodeDecodeError, Damaged) as error:
             raise ValueError(
-                f"{file} is damaged, or not an MCAP file: {error or type(error).__name__}"
+                f"{file} is damaged, or not an MCAP file ({error or type(error).__name__}): copy it again"
             ) from error
 
 

@@ -114,6 +114,11 @@ def finish(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = No
         return SIGPIPE_STATUS if _nobody_reads() else _fail(name, parsed, error, 2)
     except (TimeoutError, RuntimeError) as error:
         return _fail(name, parsed, error, 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        ros = package == "rclpy" or package.endswith("_msgs")
+        fix = "source a ROS 2 workspace that has it" if ros else f"pip install {package}"
+        return _fail(name, parsed, RuntimeError(f"{package} is not installed here: {fix}"), 1)
     except (ValueError, TypeError, OSError) as error:
         return _fail(name, parsed, error, 2)
 

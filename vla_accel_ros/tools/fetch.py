@@ -120,7 +120,7 @@ def _from_storage(source: str, folder: Path) -> list[str]:
         alone = len(objects) == 1 and objects[0]["name"] == prefix
         names = names if alone else [PurePosixPath(*name.parts[1:]) for name in names]
         if any(".." in name.parts for name in names):
-            raise ValueError(f"{source} has a file outside of its folder: it is not used")
+            raise ValueError(f"{source} has a file outside of its folder: give another address")
         total, done = sum(int(each["size"]) for each in objects), 0
         with Meter(f"fetching {source}") as meter:
             for each, name in zip(objects, names):

@@ -44,7 +44,9 @@ class EpisodeMarker(ClientNode):
         ask = partial(self._parameters.call_async, request)
         response = answer(self._node, RECORDER, ask, ANSWER_S, self._wait, once=False)
         if response is None:
-            raise TimeoutError(f"no answer from {self._parameters.srv_name} within {ANSWER_S:g} s")
+            raise TimeoutError(
+                f"no answer from {self._parameters.srv_name} within {ANSWER_S:g} s: run `vla doctor`"
+            )
         if not response.results[0].successful:
             raise ValueError(response.results[0].reason)
 

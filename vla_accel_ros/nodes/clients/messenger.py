@@ -106,7 +106,9 @@ class Messenger(ClientNode):
         if not self._until(answered, timeout_s, partial(self._why_not, "inference")):
             problem = "the answer is not finished" if answers else "there is no answer"
             reasons = self._why_not("inference", at_last=True) or self._reasons(at_last=True)
-            raise TimeoutError(f"{problem}: {'; '.join(reasons) or f'not within {timeout_s:g} s'}")
+            raise TimeoutError(
+                f"{problem}: {'; '.join(reasons) or f'not within {timeout_s:g} s: run `vla doctor`'}"
+            )
         return not answers[-1].refused, answers[-1].text
 
     def _deliver(self, topic: str, text: str, profile: QoSProfile, timeout_s: float) -> None:
@@ -114,12 +116,17 @@ class Messenger(ClientNode):
         name = publisher.topic_name
         heard = partial(self._heard_by_inference, publisher)
         if not self._until(heard, timeout_s, partial(self._why_not, "inference")):
-            reason = "; ".join(self._why_not("inference", at_last=True)) or f"not within {timeout_s:g} s"
+            reason = (
+                "; ".join(self._why_not("inference", at_last=True))
+                or f"not within {timeout_s:g} s: run `vla doctor`"
+            )
             raise TimeoutError(f"no node called inference subscribes to {name}: {reason}")
         publisher.publish(String(data=text))
         acknowledged = partial(publisher.wait_for_all_acked, Duration(seconds=0.05))
         if not self._until(acknowledged, max(timeout_s, SETTLE_S)):
-            raise TimeoutError(f"{name} was published, but not every subscriber has acknowledged it")
+            raise TimeoutError(
+                f"{name} was published, but not every subscriber has acknowledged it: run `vla doctor`"
+            )
 
     def _heard_by_inference(self, publisher: Publisher) -> bool:
         """Whether inference is discovered, and all known subscriptions are matched."""

@@ -130,7 +130,9 @@ class Operator(Listener):
         if client is None:
             client = self._clients[name] = self.node.create_client(kind, name)
         if not is_there(client, timeout_s):
-            raise TimeoutError(f"no service {client.srv_name} within {timeout_s:g} s: is its node running?")
+            raise TimeoutError(
+                f"no service {client.srv_name} within {timeout_s:g} s: start its node, or run `vla doctor`"
+            )
 
         def ask() -> Future:
             future = client.call_async(request)
@@ -140,7 +142,7 @@ class Operator(Listener):
         server = name.rpartition("/")[0]
         response = answer(self.node, server, ask, timeout_s, self._comes, once, self.changed)
         if response is None:
-            raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s")
+            raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s: run `vla doctor`")
         return response
 
     def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:

@@ -39,8 +39,8 @@ class Timelines(ClientNode):
         if not records:
             where = self._node.get_namespace()
             raise TimeoutError(
-                f"no node in {where} sent its timeline within {timeout_s:g} s: are inference and trajectory "
-                "running in this namespace and ROS domain?"
+                f"no node in {where} sent its timeline within {timeout_s:g} s: start inference "
+                "and trajectory there, or give --namespace and ROS_DOMAIN_ID of a robot where they run"
             )
         answered = {node.rpartition("/")[2] for record in records for node in record.nodes}
         return records, [name for name in expected if name not in answered]
@@ -66,7 +66,7 @@ class Timelines(ClientNode):
             while True:
                 page = self._ask(client, timeout_s, since_ns=since_ns, position=position)
                 if page is None:
-                    raise TimeoutError(f"{service} stopped answering: is {node} still alive?")
+                    raise TimeoutError(f"{service} stopped answering: run `vla doctor`")
                 events += events_from_response(page)
                 if not page.more or page.next <= position:
                     break

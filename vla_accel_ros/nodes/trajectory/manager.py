@@ -43,7 +43,9 @@ class ControllerManager:
                 return f"{service} does not answer: start the controller manager, or set release_by to pause"
             answer = ask(kind, service, request, _ANSWER_S, once=True)
         if answer is None:
-            raise TimeoutError(f"{service} has not answered within {_ANSWER_S:g} s")
+            raise TimeoutError(
+                f"{service} has not answered within {_ANSWER_S:g} s: look with ros2 control list_controllers"
+            )
         if answer.ok:
             return ""
         words = f" ({answer.message})" if getattr(answer, "message", "") else ""

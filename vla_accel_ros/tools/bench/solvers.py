@@ -71,7 +71,9 @@ def errors(
     Raises ValueError for a token policy.
     """
     if policy.acts != FLOW:
-        raise ValueError(f"a {policy.config.kind} policy acts by tokens: it has no flow to integrate.")
+        raise ValueError(
+            f"a {policy.config.kind} policy acts by tokens and has no flow: give --model of a flow policy."
+        )
     flowing, engine = cast(FlowPolicy, policy), Engine(policy)
     rule = engine.runner.time_rule
     further: dict[str, Integrate] = {

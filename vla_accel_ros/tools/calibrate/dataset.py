@@ -52,7 +52,7 @@ def _observations(
         )
     keys = [name for name, feature in info["features"].items() if feature["dtype"] == "video"]
     if not keys or STATE not in info["features"]:
-        raise ValueError(f"{root} has no video or no {STATE}; calibrate on what the policy sees.")
+        raise ValueError(f"{root} has no video or no {STATE}; give a dataset that has both.")
     tables = needed("pyarrow.parquet")
     tasks = tables.read_table(root / "meta" / "tasks.parquet").to_pydict()
     words = dict(zip(tasks["task_index"], tasks.get("task", tasks.get("__index_level_0__")), strict=True))

@@ -147,7 +147,10 @@ def ask_peer(
             f"{INSTALL[peer]}, or give --python of an environment that has it."
         )
     if "failed" in answer:
-        raise ValueError(f"{peer} in {python} cannot run {request['folder']}: {answer['failed'][:300]}")
+        raise ValueError(
+            f"{peer} in {python} cannot run {request['folder']}; run {python} {INSTALL[peer]}, or give "
+            f"--python of an environment with another version: {answer['failed'][:300]}"
+        )
     with np.load(folder / "answer.npz") as arrays_of_peer:
         return arrays_of_peer["actions"], answer
 

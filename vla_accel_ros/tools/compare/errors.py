@@ -43,8 +43,8 @@ def errors(ours: np.ndarray, peers: np.ndarray, trained: np.ndarray) -> Errors:
     """
     if ours.shape != peers.shape:
         raise ValueError(
-            f"this package computes {_shape(ours)}, the peer {_shape(peers)}; the two do not have the same "
-            "settings."
+            f"this package computes {_shape(ours)}, the peer {_shape(peers)}; give both the same "
+            "settings (vla inspect shows ours)."
         )
     for who, chunks in (("this package", ours), ("the peer", peers)):
         if not np.isfinite(chunks).all():

@@ -114,7 +114,7 @@ class Film:
         writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), FILM_HZ, SIZE)  # type: ignore[attr-defined]
         if not writer.isOpened():
             raise RuntimeError(
-                f"OpenCV cannot write {path}: is the folder writable, and was it built with FFmpeg?"
+                f"OpenCV cannot write {path}: give a writable folder, or pip install opencv-python"
             )
         for frame, repeats in _paced(tuple(self.frames)):
             picture = draw(frame)[..., ::-1]

@@ -254,7 +254,7 @@ def _model(
     try:
         node = {} if question.model else parameters["inference"]
         if not (folder := question.model or node["model"]):
-            raise ValueError("inference has no model")
+            raise ValueError("inference has no model: set its parameter model, or give --model")
         folder = Path(folder)
         trained_as = question.trained_as or node.get("trained_as", "")
         model = model_check.read_model(

@@ -62,7 +62,7 @@ def episodes(
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)
     first_image = int(np.searchsorted(reference, first_ns))
     if first_image == len(reference):
-        raise ValueError(f"{streams.bag.path} ends before every stream has begun")
+        raise ValueError(f"{streams.bag.path} ends before every stream has begun: record longer")
     length_ns = max(0.0, last_ns - reference[first_image])
     count = int(length_ns / period_ns) + 1
     times_ns = reference[first_image] + np.round(np.arange(count) * period_ns).astype(np.int64)
@@ -106,7 +106,7 @@ def episodes(
         hint = f"; in {left_out} others the robot was held" if left_out else ""
         raise ValueError(
             f"{streams.bag.path} has no {SHORTEST} frames in a row with a value of every stream"
-            f"{' in a marked episode' * streams.marked}{hint}"
+            f"{' in a marked episode' * streams.marked}{hint}: see vla plot {streams.bag.path}"
         )
     return runs, left_out
 

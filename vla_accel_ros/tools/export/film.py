@@ -29,7 +29,9 @@ class Film:
 
     def __init__(self, path: Path, fps: int, height: int, width: int) -> None:
         if height % 2 or width % 2 or min(height, width) < 16:
-            raise ValueError(f"images are {height} x {width}: a video needs even sizes of at least 16")
+            raise ValueError(
+                f"images are {height} x {width}: record even sizes of at least 16, which a video needs"
+            )
         module = needed("av")
         os.environ.setdefault("SVT_LOG", "1")  # errors only, not its settings for every film
         logging.getLogger("libav").setLevel(logging.ERROR)

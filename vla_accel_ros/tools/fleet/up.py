@@ -75,7 +75,7 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
             parameters[name] = str(path.resolve())
     for needed in (file, arguments.model, arguments.contract):
         if needed is not None and not needed.exists():
-            raise FileNotFoundError(f"{needed} does not exist")
+            raise FileNotFoundError(f"{needed} does not exist: check the path, or run vla fleet up --help")
     words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true", "-p", "end_if_refused:=true"]
     for name, text in parameters.items():
         words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]

@@ -125,7 +125,9 @@ def measured(base: Device, out: Path) -> Device:
     from vla_accel_ros.planning.measure import attentions, measure, shapes, to_yaml
 
     if not torch.cuda.is_available():
-        raise RuntimeError("--measure needs a GPU, and torch sees no CUDA device here.")
+        raise RuntimeError(
+            "--measure needs a GPU, and torch sees no CUDA device here: leave it out, or run it where one is."
+        )
     name, where = torch.cuda.get_device_name(), torch.device("cuda")
     major, minor = torch.cuda.get_device_capability()
     dtypes = ["bf16", *(["fp8"] if (major, minor) >= (8, 9) else []), "int8"]

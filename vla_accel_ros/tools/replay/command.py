@@ -60,7 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     result = replay(moments, otherwise, _say)
     print("\n".join(report(bag, moments, result)))
     if not result.chunks:
-        raise ValueError(f"{bag.path} has no chunk that can be computed again")
+        raise ValueError(
+            f"{bag.path} has no chunk that can be computed again: "
+            "record with the node recorder, or give --publish"
+        )
     return 0 if result.equal else 1
 
 

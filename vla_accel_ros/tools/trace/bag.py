@@ -141,6 +141,8 @@ def _stamp_ns(bag: Bag, entry: Entry) -> int:
     """Return the stamp of a message that begins with a header, without decoding it: images are large."""
     data = entry.data
     if len(data) < 12:
-        raise ValueError(f"{bag.path}: a message on {entry.topic} is no {entry.type}: it ends in its header")
+        raise ValueError(
+            f"{bag.path}: a message on {entry.topic} is no {entry.type}: it ends in its header; record again"
+        )
     sec, nanosec = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
     return sec * 1_000_000_000 + nanosec

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.tune.steps import Tuning
 
     if not torch.cuda.is_available():
-        raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device here.")
+        raise RuntimeError("kernels are tuned on a GPU, and torch sees no CUDA device: run it where one is.")
     device = torch.device("cuda", torch.cuda.current_device())
     ops_for(device)
     for name in ("minutes", "gib"):
