@@ -121,19 +121,29 @@ def patches(views: Views, patch: int, out: Tensor) -> None:
     """
     side, channels = views.size // patch, len(views.levels)
     for view, target in zip(views.now, out, strict=True):
-        pixels, rows, columns = view.pixels, view.rows, view.columns
         if views.rule.rounds:
-            across = _rounded(pixels.transpose(0, 1), columns).transpose(0, 1)
-            square = _rounded(across, rows).long().repeat(1, 1, channels // 3)
+            square = rounded(view).long().repeat(1, 1, channels // 3)
             resized = torch.stack([level[square[..., c]] for c, level in enumerate(views.levels)])
         else:
-            unit = torch.stack([level[pixels[..., c].long()] for c, level in enumerate(views.levels)], dim=-1)
-            across = _summed(unit.transpose(0, 1), columns).transpose(0, 1)
-            resized = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
-            inside = rows.weight.any(0)[:, None] & columns.weight.any(0)
-            resized = resized.where(inside, views.rule.border)
+            pixels = view.pixels.long()
+            unit = torch.stack([level[pixels[..., c]] for c, level in enumerate(views.levels)], dim=-1)
+            resized = stretched(view, unit, views.rule.border)
         cut = resized.unflatten(1, (side, patch)).unflatten(3, (side, patch)).permute(1, 3, 0, 2, 4)
         target.copy_(cut.flatten(2).flatten(0, 1))
+
+
+def rounded(view: View) -> Tensor:
+    """Resize with integer sums, rounded after each pass: uint8 [S, S, 3]."""
+    across = _rounded(view.pixels.transpose(0, 1), view.columns).transpose(0, 1)
+    return _rounded(across, view.rows)
+
+
+def stretched(view: View, unit: Tensor, border: float) -> Tensor:
+    """Resize the view's pixels in floating point: unit float32 [H, W, C] of 0..1 -> [C, S, S] of -1..1."""
+    rows, columns = view.rows, view.columns
+    across = _summed(unit.transpose(0, 1), columns).transpose(0, 1)
+    resized = _summed(across, rows).clamp(0.0, 1.0).permute(2, 0, 1) * 2.0 - 1.0
+    return resized.where(rows.weight.any(0)[:, None] & columns.weight.any(0), border)
 
 
 def _rounded(pixels: Tensor, axis: Axis) -> Tensor:

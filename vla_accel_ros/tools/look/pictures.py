@@ -15,7 +15,7 @@ import torch
 
 from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.session import JPEG, PIXELS, Session
-from vla_accel_ros.kernels.reference.image import Views, patches
+from vla_accel_ros.kernels.reference.image import Views, rounded, stretched
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.tools.replay.moments import network_view
 
@@ -41,12 +41,11 @@ class NetworkPictures:
         view = np.ascontiguousarray(network_view(camera, pixels, self._jpeg_quality))
         if not self.size:
             return view
-        self._views.point([self._views.view(torch.from_numpy(view))])
-        out = torch.empty(1, 1, 3 * self.size * self.size)
-        patches(self._views, self.size, out)
-        if not self._views.rule.rounds:
-            out = ((out + 1.0) * 127.5).round_().clamp_(0.0, 255.0)
-        return out.view(3, self.size, self.size).permute(1, 2, 0).to(torch.uint8).numpy()
+        placed = self._views.view(torch.from_numpy(view))
+        if self._views.rule.rounds:
+            return rounded(placed).numpy()
+        unit = stretched(placed, placed.pixels / 255.0, self._views.rule.border)
+        return ((unit + 1.0) * 127.5).round_().clamp_(0.0, 255.0).permute(1, 2, 0).to(torch.uint8).numpy()
 
 
 def smaller(pixels: np.ndarray) -> np.ndarray:
