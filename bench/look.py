@@ -11,13 +11,14 @@ trajectory that the trajectory node reports meanwhile. "load" is how many cores 
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -60,14 +61,15 @@ class Looking:
         command = [sys.executable, "-m", "vla_accel_ros.tools.cli", "look", "--port", "0", "--timeout", "60"]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        self._address = self._process.stdout.readline().split()[2] + "moment"
+        address = urllib.parse.urlsplit(self._process.stdout.readline().split()[2])
+        self._connection = http.client.HTTPConnection(address.netloc)
         self.ask()
         self.pid = self._process.pid
 
     def ask(self) -> None:
-        """One moment."""
-        with urllib.request.urlopen(self._address) as answer:
-            answer.read()
+        """One moment, over one connection, as a browser does."""
+        self._connection.request("GET", "/moment")
+        self._connection.getresponse().read()
 
     def __enter__(self) -> Looking:
         return self
