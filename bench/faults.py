@@ -1,6 +1,6 @@
 """Injects every fault that the stack must handle: what stops, how hard, what is reported, and what goes on.
 
-    python bench/faults.py [--only NAME ...] [--list]
+    python bench/faults.py [--only NAME ...] [--more] [--list]
 
 The demo's robot, model and nodes run as processes over real topics; a relay between robot and nodes corrupts
 what it passes on. For each fault: seconds until the joints stand; peak velocity and acceleration that the
@@ -9,9 +9,9 @@ the robot goes on by itself after the fault, after how long, or which service a 
 whose outcome depends on processes or the transport is measured 50 times, another 5 times, all of them 5 times
 first; the table has the median and the worst, and says if there were fewer runs. After each run
 bench/results/faults.json and the table in docs/safety.md are written, so it may be ended at any time. The
-first new run of a fault replaces its old ones; the others are kept. A run in which the relay itself was late
-is void and made again. "load" is how many cores were busy
-before: on a busy machine delivery and computing are late.
+first new run of a fault replaces its old ones, but with --more it is one more of them, until there are as
+many as wanted. A run in which the relay itself was late is void and made again. "load" is how many cores were
+busy before: on a busy machine delivery and computing are late.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ WANTED = {case.name: case.runs for case in CASES}
 class Runs:
     """The runs of each fault by its name, in the order of CASES; kept in a file and on the page."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: bool) -> None:
+        """more: the runs that the file has count, too."""
         self.rows: dict[str, list[Row]] = {case.name: [] for case in CASES}
         for fault in json.loads(RESULT.read_text())["faults"] if RESULT.exists() else []:
             if fault["name"] in self.rows:
                 self.rows[fault["name"]] = [Row(**run) for run in fault["runs"]]
+        self.done = {name: len(rows) if more else 0 for name, rows in self.rows.items()}
         self._load, self._new = round(os.getloadavg()[0], 2), Counter[str]()
 
     def add(self, row: Row) -> None:
         """Keep a run, and write all."""
         self._new[row.name] += 1
-        if self._new[row.name] == 1:
+        if self.done[row.name] + self._new[row.name] == 1:
             self.rows[row.name].clear()
         else:
             row.said = []  # of the first run only
@@ -77,7 +79,12 @@ def play(cases: list[Case], runs: Runs, folder: Path) -> None:
         for begin, end in ((0, FIRST), (FIRST, max(WANTED.values()))):
             for stack, options in STACKS.items():
                 of_stack = [case for case in cases if case.stack == stack]
-                due = [case for run in range(begin, end) for case in of_stack if run < case.runs]
+                due = [
+                    case
+                    for run in range(begin, end)
+                    for case in of_stack
+                    if runs.done[case.name] <= run < case.runs
+                ]
                 while due:
                     starts += 1
                     Robot.tell(f"starting the {stack} stack for {len(due)} runs")
@@ -110,6 +117,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these faults")
+    parser.add_argument("--more", action="store_true", help="keep the runs made before and complete them")
     parser.add_argument("--list", action="store_true", help="the names of all faults")
     wanted = parser.parse_args()
     if wanted.list:
@@ -120,7 +128,7 @@ def main() -> int:
         parser.error(f"no fault is called {', '.join(sorted(unknown))}: --list names them")
     cases = [case for case in CASES if wanted.only is None or case.name in wanted.only]
     gc.disable()  # a collection stops this process, and with it the relay, for some tenths of a second
-    runs = Runs()
+    runs = Runs(wanted.more)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         play(cases, runs, Path(folder))
     played = {case.name: runs.rows[case.name] for case in cases}
