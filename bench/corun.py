@@ -44,8 +44,6 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitions import divide
-from vla_accel_ros.engine.policies.partition import sms_of_actions
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import (
     ASK,
     DECODE,
@@ -56,6 +54,9 @@ from vla_accel_ros.engine.request import (
     Request,
     by_priority,
 )
+from vla_accel_ros.engine.rules.partition import sms_of_actions
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduling.queue import QueueFull
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stage import no_collection
@@ -516,7 +517,7 @@ class AgentRunner:
             request.result, request.finished = "", True
 
 
-class PrefillFirst(Policy):
+class PrefillFirst(Rule):
     """One lane: screens go first; answers are decoded when no screen waits or more than `limit` answers are
     open. With limit 0 each request is finished before the next begins."""
 
@@ -530,7 +531,7 @@ class PrefillFirst(Policy):
         return _decode(asks) if screen is None or len(asks) > self._limit else screen
 
 
-class ChunkedPrefill(Policy):
+class ChunkedPrefill(Rule):
     """One lane: a prompt is prefilled `chunk` tokens at a time, and each forward also decodes a token of
     every open answer (Sarathi-Serve). Decodes nothing while a screen is encoded."""
 
@@ -560,7 +561,7 @@ class Share:
         return math.floor(sms_of_actions(screens, self.most, self.least, self.fewer))
 
 
-class SideBySide(Policy):
+class SideBySide(Rule):
     """Two lanes, VISION and LANGUAGE: answers are decoded beside encode and prefill.
 
     shares: of decoding beside each stage; empty: two streams share the whole GPU. The split is chosen when a
@@ -727,7 +728,7 @@ def _beside_s(
         return front_ms / RUNS / 1e3, (ends_ms[during] - ends_ms[0]) / during / 1e3
 
 
-def make(name: str, durations: Durations, tokens: tuple[int, int], chunk: int) -> Policy:
+def make(name: str, durations: Durations, tokens: tuple[int, int], chunk: int) -> Rule:
     """A scheduling rule by its name, with the splits that are best for these durations."""
     if name == CHUNKED:
         return ChunkedPrefill(chunk)
@@ -842,7 +843,7 @@ def _reason(request: Request) -> str:
 
 
 def serve(
-    captured: Captured, name: str, policy: Policy, arrivals: Sequence[Arrival]
+    captured: Captured, name: str, rule: Rule, arrivals: Sequence[Arrival]
 ) -> tuple[list[Served], Counter[int]]:
     """Submit each request when it arrives, and wait for the last; returns what became of each, and decode
     steps by how many answers were open."""
@@ -853,7 +854,8 @@ def serve(
         Lane(lane, partial(torch.cuda.stream, torch.cuda.Stream(device))) if cuda else Lane(lane)
         for lane in LANES[name]
     ]
-    scheduler = Scheduler(runner, policy, lanes=lanes)
+    kinds = {VISION: (OBSERVE,), LANGUAGE: (ASK,)} if len(lanes) > 1 else {ONE[0]: (OBSERVE, ASK)}
+    scheduler = Scheduler(runner, Rules(rule, lanes=kinds, text=False), lanes=lanes)
     agents = Agents(scheduler)
     scheduler.start()
     try:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Rule, Setup
 
 
-class NewestFirst(Policy):
+class NewestFirst(Rule):
     """Runs one request at a time, each to its end. Old requests starve under load: this is an example."""
 
     def next(

@@ -8,7 +8,7 @@ package adds its own by an entry point of the same group, which is found once th
     [project.entry-points."vla_accel_ros.controllers"]
     my_gripper = "my_package.kind:KIND"            # a ControllerKind
     [project.entry-points."vla_accel_ros.policies"]
-    my_policy = "my_package.policy:make"           # makes a policy from an engine.policies.policy.Setup
+    my_policy = "my_package.policy:make"           # makes a policy from an engine.rules.rule.Setup
     [project.entry-points."vla_accel_ros.horizons"]
     my_horizon = "my_package.horizon:make"         # makes a control.horizon.HorizonRule from its numbers
     [project.entry-points."vla_accel_ros.fleet_rules"]
@@ -85,11 +85,11 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         ),
     },
     POLICIES: {
-        "whole": "vla_accel_ros.engine.policies.chunks:whole",
-        "staggered": "vla_accel_ros.engine.policies.chunks:staggered",
-        "throughput": "vla_accel_ros.engine.policies.throughput:throughput",
-        "batches": "vla_accel_ros.engine.policies.batches:batches",
-        "tokens": "vla_accel_ros.engine.policies.tokens:frames",
+        "whole": "vla_accel_ros.engine.rules.chunks:whole",
+        "staggered": "vla_accel_ros.engine.rules.chunks:staggered",
+        "throughput": "vla_accel_ros.engine.rules.throughput:throughput",
+        "batches": "vla_accel_ros.engine.rules.batches:batches",
+        "tokens": "vla_accel_ros.engine.rules.tokens:frames",
     },
     HORIZONS: {
         "all": "vla_accel_ros.control.horizon_rules:make_all",

@@ -20,9 +20,10 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
-from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.rules.rules import Rules
+from vla_accel_ros.engine.rules.tokens import TokenFrames
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -100,11 +101,11 @@ class Language:
         words: Any = _Words(model, tokens)
         self._actor = PackedTokenActor(words, config, pool, cast(Any, self), forward)
         self._robot = Embodiment(words, config.step_dt_s)
-        policy = (
+        rule = (
             GivenDrafts(drafts, prefer, tokens) if mode == SPECULATIVE else TokenFrames(mode, prefer, tokens)
         )
-        self.scheduler = Scheduler(self, policy)
-        self._rides = policy.overlaps(mode)
+        self.scheduler = Scheduler(self, Rules(rule, text=False))
+        self._rides = rule.overlaps(mode)
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
         """As engine.runner.frames.EncodeOnly's."""

@@ -1,6 +1,6 @@
 """Text only in the slack of actions: the token rate of the product's text policy beside frames.
 
-Frames, actions and text are requests through the scheduler of one engine (engine.policies.text).
+Frames, actions and text are requests through the scheduler of one engine (engine.rules.text).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from corun import (
 
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 LENGTHS = [3, 12, 5, 1, 7, 12, 2, 9, 4]
@@ -105,7 +106,7 @@ def test_step_leaves_slots_without_an_answer_alone() -> None:
 @pytest.mark.usefixtures("one_thread")
 def test_screens_that_fail_or_are_cancelled_give_their_slots_back(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = captured_on("cpu")
-    scheduler = Scheduler(AgentRunner(captured), PrefillFirst(0))
+    scheduler = Scheduler(AgentRunner(captured), Rules(PrefillFirst(0), text=False))
     agents = Agents(scheduler)
     failing = agents.submit(Arrival(0.0, 3), 0.0)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from scheduled import Clock, System
 
 from vla_accel_ros.engine.lanes.lane import Lane
-from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import MicroBatch
+from vla_accel_ros.engine.rules.rule import Plan, Rule
+from vla_accel_ros.engine.rules.rules import LANES, Rules
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 
@@ -33,11 +33,12 @@ class Overlapping(System):
     def __init__(
         self,
         word: str,
-        policy: Policy,
-        text: Policy | None = None,
+        rule: Rule,
         steps: int = 1,
         lanes: Mapping[str, tuple[str, ...]] | None = None,
         ahead: bool = False,
+        text_groups: int = 1,
+        text_share: float = 0.0,
     ) -> None:
         super().__init__(steps=steps)
         kinds = lanes or LANES[word]
@@ -45,8 +46,8 @@ class Overlapping(System):
         self.runner.ahead = ahead
         for lane in made:
             lane.runs_ahead = ahead
-        self.policy = in_lanes(kinds, policy, policy if text is None else text)
-        self.scheduler = Scheduler(self.runner, self.policy, self.profile, self.clock, made)
+        self.rules = Rules(rule, Plan(self.profile), kinds, text_groups=text_groups, text_share=text_share)
+        self.scheduler = Scheduler(self.runner, self.rules, self.clock, made)
         self.lanes = {lane.name: lane for lane in made}
         self.running: dict[str, tuple[MicroBatch, float]] = {}
 

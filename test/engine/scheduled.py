@@ -15,9 +15,6 @@ import torch
 from builders import JOINTS, NOBODY, make_config
 
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix, Prefixes
-from vla_accel_ros.engine.policies.chunks import WholeChunks
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
@@ -32,6 +29,9 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.rules.chunks import WholeChunks
+from vla_accel_ros.engine.rules.rule import Plan, Rule
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.types import Observation
 
@@ -211,10 +211,10 @@ class FakeRunner:
 class System:
     """A scheduler over a fake runner, with time that the test moves."""
 
-    def __init__(self, policy: Policy | None = None, steps: int = 1, first: str = DENOISE) -> None:
+    def __init__(self, rule: Rule | None = None, steps: int = 1, first: str = DENOISE) -> None:
         self.runner, self.clock, self.profile = FakeRunner(steps, first), Clock(), Profile()
-        policy = TextInSlack(WholeChunks(), self.profile) if policy is None else policy
-        self.scheduler = Scheduler(self.runner, policy, self.profile, clock=self.clock)
+        self.rules = Rules(rule or WholeChunks(), Plan(self.profile))
+        self.scheduler = Scheduler(self.runner, self.rules, clock=self.clock)
 
     def submit(self, want: str, **given: Any) -> Request:
         return self.scheduler.submit(Request(want, **given))

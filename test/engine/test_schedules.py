@@ -23,13 +23,13 @@ from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.policies.chunks import LATE, StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.policies.lanes import FIRST_APART, in_lanes
-from vla_accel_ros.engine.policies.lanes import LANES as KINDS
-from vla_accel_ros.engine.policies.overload import LADDER, LEVELS, Degrading
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import PATIENCE_S, TextInSlack
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.rules.chunks import LATE, StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.rules.overload import LADDER, LEVELS
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import FIRST_APART
+from vla_accel_ros.engine.rules.rules import LANES as KINDS
+from vla_accel_ros.engine.rules.text import PATIENCE_S
 from vla_accel_ros.types import Observation
 
 SCHEDULES = int(os.environ.get("SCHEDULES", 100_000))
@@ -55,13 +55,11 @@ class Random(Overlapping):
 
     def __init__(self, word: str, seats: int, fresh: bool, ahead: bool, groups: int, seed: int) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else KINDS[word]
-        policy: Policy = StaggeredChunks(seats, groups) if seats else WholeChunks()
+        policy: Rule = StaggeredChunks(seats, groups) if seats else WholeChunks()
         super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
         self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
         self.runner.text_groups = groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
-        self.degrading = Degrading(in_lanes(kinds, policy, TextInSlack(policy, self.profile)))
-        self.scheduler.policy = self.degrading
         self.draw = random.Random(seed)
         self.names, self.kinds = list(self.lanes), kinds
         self.felt, self.rungs = 0, [0]
@@ -177,7 +175,7 @@ class Random(Overlapping):
                 "a step waits for one group, or for joints"
             )
         self.before[lane] = kind
-        rung = self.degrading.rung
+        rung = self.rules.overload.rung
         if kind == ASK:
             goes_on = any(request.partial for request in batch.requests)
             rested = now_s >= self.wrote_s + PATIENCE_S - 1e-9
@@ -205,7 +203,7 @@ class Random(Overlapping):
         running = [request for batch, _ in self.running.values() for request in batch.requests]
         assert len(running) == len(set(running)) and not any(request.released for request in running)
         assert len(self.scheduler.requests) <= self.most, "nothing queues without bound"
-        now, rung = self.degrading.degradation, LADDER.index(self.degrading.rung)
+        now, rung = self.rules.degradation, LADDER.index(self.rules.overload.rung)
         assert now.level == LADDER[rung].level and not self.wrong
         if rung != self.rungs[-1]:
             assert abs(rung - self.rungs[-1]) == 1, "one rung at a time"

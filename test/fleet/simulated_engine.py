@@ -9,8 +9,8 @@ from functools import lru_cache
 from simulated_fleet import FRAMES_MS, SEATS, Fleet, p99_s
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.policies.policy import Policy, Setup, chosen
 from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.rules.rule import Rule, Setup, chosen
 from vla_accel_ros.fleet.admission.replica_model import Measured
 from vla_accel_ros.fleet.replicas.replica import MEASURED
 
@@ -20,7 +20,7 @@ BATCHES = EngineConfig(
 )
 
 
-def maker(config: EngineConfig) -> Callable[[], Policy]:
+def maker(config: EngineConfig) -> Callable[[], Rule]:
     """Of the policy that such an engine runs."""
     return lambda: chosen(Setup(config, Profile()))
 

@@ -16,10 +16,10 @@ import pytest
 from simulated_engine import BATCHES, STAGGERED, maker, measured, waited_s
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.policies.batches import Batches
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
+from vla_accel_ros.engine.rules.batches import Batches
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.fleet.admission.forecast import (
     MOST_OF_A_DRAW,
     ROUNDS,

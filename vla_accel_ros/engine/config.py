@@ -239,7 +239,7 @@ class EngineConfig:
     )
     scheduling: str = option(
         AUTO,
-        "Scheduling policy, which decides what runs next: whole, staggered, throughput, batches, tokens or "
+        "Scheduling rule, which decides what runs next: whole, staggered, throughput, batches, tokens or "
         "one of another package (entry points vla_accel_ros.policies); auto follows from the other options.",
     )
     lanes: str = option(

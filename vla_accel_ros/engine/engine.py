@@ -20,7 +20,6 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.goals import for_policy
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner.runner import ModelRunner
@@ -55,9 +54,7 @@ class Engine:
             raise ValueError("the engine was given a config and options; give one of them.")
         self.policy, self.config = policy, for_policy(policy, config or EngineConfig(**options))
         self.runner = ModelRunner(policy, self.config, robots)
-        profile = Profile()
-        lanes, chosen = self.runner.lanes, self.runner.scheduling(profile)
-        self.scheduler = Scheduler(self.runner, chosen, profile, lanes=lanes)
+        self.scheduler = Scheduler(self.runner, self.runner.rules(), lanes=self.runner.lanes)
 
     def prepare(
         self,

@@ -1,17 +1,31 @@
-"""Durations of stages by batch size: the basis of scheduling policies and of the simulator.
+"""Durations of micro-batches by stage and size, the one estimate that all who plan ask: rules, lanes, fleets
+and simulators.
 
 They are measured while the engine runs, or given (`Profile(known)`), e.g. from another machine or a
-projection. An expectation rises at once with a longer run and falls slowly, because an estimate that is too
-short delays a robot and one that is too long only wastes some time.
+projection. A micro-batch has three durations. `latest_s` rises at once with a longer run and falls slowly,
+because an estimate that is too short delays a robot and one that is too long only wastes some time;
+`soonest_s` is the other way round, for who must not begin to wait too late; `usual_s` rises at once and falls
+by half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 FORGET = 0.05
-"""Weight of a run that took less time than expected."""
+"""Weight of a run that is shorter than the latest or longer than the soonest."""
+HALF = 0.5
+"""Weight of a run that is shorter than usual."""
+
+
+class Duration(NamedTuple):
+    """Seconds of a micro-batch."""
+
+    usual: float
+    soonest: float
+    latest: float
 
 
 class Profile:
@@ -19,34 +33,52 @@ class Profile:
     ValueError if one is not positive and finite."""
 
     def __init__(self, known: Mapping[tuple[str, int], float] | None = None) -> None:
-        self._expected_s: dict[tuple[str, int], float] = {}
+        self._stages: dict[str, dict[int, Duration]] = {}
         for (stage, batch), seconds in (known or {}).items():
             if not 0 < seconds < float("inf"):
                 raise ValueError(f"{stage} of {batch} takes {seconds} s; give a positive number of seconds.")
-            self._expected_s[stage, batch] = seconds
+            self.note(stage, batch, seconds)
 
     def note(self, stage: str, batch: int, took_s: float) -> None:
         """Record how long a micro-batch took."""
-        before_s = self._expected_s.get((stage, batch), took_s)
-        weight = 1.0 if took_s > before_s else FORGET
-        self._expected_s[stage, batch] = before_s + weight * (took_s - before_s)
+        by_size = self._stages.setdefault(stage, {})
+        usual, soonest, latest = by_size.get(batch, (took_s,) * 3)
+        by_size[batch] = Duration(
+            max(took_s, usual + HALF * (took_s - usual)),
+            min(took_s, soonest + FORGET * (took_s - soonest)),
+            max(took_s, latest + FORGET * (took_s - latest)),
+        )
 
     def scale(self, factor: float) -> None:
         """Multiply all durations by a factor, e.g. to change the unit of time."""
-        self._expected_s = {what: factor * seconds for what, seconds in self._expected_s.items()}
+        for by_size in self._stages.values():
+            for batch, duration in by_size.items():
+                by_size[batch] = Duration(*(factor * seconds for seconds in duration))
 
-    def expected_s(self, stage: str, batch: int, otherwise_s: float) -> float:
-        """The expected seconds: of the batch size, else of the next larger one, else of the nearest smaller
-        one; otherwise_s if the stage is unknown."""
-        known = [size for name, size in self._expected_s if name == stage]
-        if not known:
-            return otherwise_s
-        nearest = min(known, key=lambda size: (size < batch, abs(size - batch)))
-        return self._expected_s[stage, nearest]
+    def of(self, stage: str, batch: int, otherwise_s: float = 0.0) -> Duration:
+        """The durations of the batch size, else of the next larger one, else of the nearest smaller one;
+        otherwise_s if the stage is unknown."""
+        by_size = self._stages.get(stage)
+        if not by_size:
+            return Duration(otherwise_s, otherwise_s, otherwise_s)
+        known = by_size.get(batch)
+        return known or by_size[min(by_size, key=lambda size: (size < batch, abs(size - batch)))]
+
+    def usual_s(self, stage: str, batch: int, otherwise_s: float = 0.0) -> float:
+        """See `of`."""
+        return self.of(stage, batch, otherwise_s).usual
+
+    def latest_s(self, stage: str, batch: int, otherwise_s: float = 0.0) -> float:
+        """See `of`."""
+        return self.of(stage, batch, otherwise_s).latest
 
     def known(self) -> dict[tuple[str, int], float]:
-        """(stage, batch) -> seconds, a copy."""
-        return dict(self._expected_s)
+        """(stage, batch) -> latest seconds, a copy."""
+        return {
+            (stage, batch): duration.latest
+            for stage, by_size in self._stages.items()
+            for batch, duration in by_size.items()
+        }
 
 
 @dataclass(frozen=True)

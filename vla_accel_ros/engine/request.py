@@ -20,7 +20,7 @@ import numpy as np
 from vla_accel_ros.timeline import Flows, flow
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
-if TYPE_CHECKING:  # policies plan with requests where there is no torch
+if TYPE_CHECKING:  # rules plan with requests where there is no torch
     from vla_accel_ros.engine.config import Split
     from vla_accel_ros.engine.kv.pool import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
@@ -184,7 +184,7 @@ class MicroBatch:
     @cached_property
     def kind(self) -> str:
         """Name under which its duration is recorded: "act.denoise"."""
-        return f"{self.requests[-1].want}.{self.stage}"
+        return f"{self.requests[-1].kind}.{self.stage}"
 
     @cached_property
     def flows(self) -> Flows:

@@ -66,7 +66,7 @@ class Policy:
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
     trained_delay: most committed actions that it was trained with, see models.flow.committed; 0 = none.
     conventions: openpi's or lerobot's.
-    acts: how it makes an action, by "flow" steps or "tokens"; see engine.policies.
+    acts: how it makes an action, by "flow" steps or "tokens"; see engine.rules.
     decodes: whether its language head can continue a prefix. answers: whether that gives text besides
         actions, so that it can be asked. causal, capturable: see models.policies.
     """

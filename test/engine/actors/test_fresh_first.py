@@ -13,9 +13,9 @@ from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.lanes import FIRST_APART, lanes_of
 from vla_accel_ros.engine.request import ACT, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.rules.rules import FIRST_APART, lanes_of
 from vla_accel_ros.engine.streaming.ports import Pace, Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation

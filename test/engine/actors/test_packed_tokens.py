@@ -25,9 +25,10 @@ from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.policies.chunks import next_frame
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import next_frame
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers import packed
@@ -114,7 +115,7 @@ def test_a_wrong_draft_costs_nothing_but_its_rows(right: int) -> None:
     assert request.finished and tuple(request.tokens) == said
 
 
-class AnyForwards(Policy):
+class AnyForwards(Rule):
     """A policy that puts whatever may share a forward into one, with any draft."""
 
     def __init__(self, data: st.DataObject, tokens: int, truth: dict[Request, tuple[int, ...]]) -> None:
@@ -143,7 +144,7 @@ def test_any_policy_says_the_same(data: st.DataObject, tokens: int, segments: st
     """Frames come or not, are drafted rightly, wrongly or not at all, are dropped, and have any length; some
     are acted on more than once."""
     engine, truth = make_engine(tokens, segments, slots=16), dict[Request, tuple[int, ...]]()
-    own, engine.scheduler.policy = engine.scheduler.policy, AnyForwards(data, tokens, truth)
+    own, engine.scheduler.rules = engine.scheduler.rules, Rules(AnyForwards(data, tokens, truth), text=False)
     prefixes: list[Prefix] = []
     scenes = st.tuples(st.integers(0, 3), st.sampled_from(WORDS))
     events = st.sampled_from(["frame", "frame", "again", "step", "step", "drop"])
@@ -161,7 +162,7 @@ def test_any_policy_says_the_same(data: st.DataObject, tokens: int, segments: st
             engine.scheduler.cancel(data.draw(st.sampled_from(waiting), label="dropped"))
         else:
             engine.scheduler.step()
-    engine.scheduler.policy = own
+    engine.scheduler.rules = own
     while engine.scheduler.requests:
         assert engine.scheduler.step()
     for request, said in truth.items():

@@ -17,9 +17,10 @@ from openvla_builders import make_openvla_folder
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.policies.chunks import next_frame
-from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import next_frame
+from vla_accel_ros.engine.rules.rule import Rule as SchedulingPolicy
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
@@ -132,7 +133,7 @@ def test_any_policy_gives_the_chunks_of_act_to_the_bit(
     policy: Policy, data: st.DataObject, fast: bool
 ) -> None:
     engine = make_engine(policy, COUNT, fast)
-    own, engine.scheduler.policy = engine.scheduler.policy, AnyStep(data, COUNT)
+    own, engine.scheduler.rules = engine.scheduler.rules, Rules(AnyStep(data, COUNT), text=False)
     with engine.observe(observation(0)) as first, engine.observe(observation(1, GREEN)) as second:
         requests = [
             Request(ACT, prefix=(first, second)[n % 2], state=state_of(n), waits=True) for n in range(5)
@@ -143,7 +144,7 @@ def test_any_policy_gives_the_chunks_of_act_to_the_bit(
             engine.scheduler.step()
         dropped = data.draw(st.sampled_from(requests), label="dropped")
         engine.scheduler.cancel(dropped)
-        engine.scheduler.policy = own
+        engine.scheduler.rules = own
         while engine.scheduler.requests:
             assert engine.scheduler.step()
     assert held_slots(engine) == 0

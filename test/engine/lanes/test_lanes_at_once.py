@@ -12,8 +12,8 @@ from overlapping import Overlapping
 from scheduled import WAIT_S, in_thread, joined
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
-from vla_accel_ros.engine.policies.chunks import WholeChunks
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import WholeChunks
 from vla_accel_ros.engine.scheduling.streams import Stream
 
 
@@ -30,20 +30,6 @@ def test_an_action_does_not_wait_for_a_frame_nor_text_for_either(apart: Overlapp
     for lane in ("action", "language", "vision"):
         apart.end(lane)
     assert acting.released and next_frame.released and asked.done == 1
-
-
-def test_what_is_of_a_kind_runs_in_one_lane_at_a_time() -> None:
-    class Anywhere(WholeChunks):
-        """Would run anything in any lane."""
-
-    system = Overlapping(ALL_APART, Anywhere())
-    system.scheduler.policy = Anywhere()
-    system.seen()
-    acts = [system.submit(ACT) for _ in range(2)]
-    assert system.begin("vision") == [ACT] and system.begin("action") == []
-    system.end("vision")
-    assert acts[0].released and system.begin("action") == [ACT]
-    system.end("action")
 
 
 def test_who_is_cancelled_while_its_kind_runs_is_taken_out_when_that_is_over(apart: Overlapping) -> None:

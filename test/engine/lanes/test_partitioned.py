@@ -22,9 +22,9 @@ from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APAR
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes import streams as lane_streams
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.policies.chunks import WholeChunks
-from vla_accel_ros.engine.policies.partition import Measured
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import WholeChunks
+from vla_accel_ros.engine.rules.partition import Measured
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
 

@@ -11,7 +11,7 @@ from fake_driver import CUDA, OLD, Driver, Stream, streams
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, EngineConfig, Split
 from vla_accel_ros.engine.lanes.partitions import CannotDivide, divide, of_size, sizes
 from vla_accel_ros.engine.lanes.streams import LaneStreams
-from vla_accel_ros.engine.policies.lanes import lanes_of
+from vla_accel_ros.engine.rules.rules import lanes_of
 
 __all__ = ["streams"]
 

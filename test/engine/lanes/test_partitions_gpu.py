@@ -13,7 +13,7 @@ from running_stream import Running
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, Split
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.partitions import divide
-from vla_accel_ros.engine.policies.partition import InPartitions, candidates
+from vla_accel_ros.engine.rules.partition import Partitions, candidates
 
 pytestmark = pytest.mark.gpu
 SEVERAL = (ACTIONS_APART, ALL_APART)
@@ -121,18 +121,18 @@ def test_switching_between_captured_splits_changes_no_bit(
     plain = chunks(engine_of("pi0", staggered, "three"))
     engine = engine_of("pi0", staggered, "three", partition="auto")
     partitioned = engine.runner.partitioned
-    assert partitioned.streams is not None and partitioned._policy is not None
+    assert partitioned.streams is not None and partitioned._rule is not None
     splits = partitioned.streams.splits
     partitioned.streams.use(splits[-1])
-    partitioned._policy.sets = splits
+    partitioned._rule.sets = splits
     engine.prepare([2], PROMPTS)
     turns: list[Split] = []
 
-    def split(policy: InPartitions) -> Split:
+    def split(rule: Partitions) -> Split:
         turns.append(splits[len(turns) % len(splits)])
         return turns[-1]
 
-    monkeypatch.setattr(InPartitions, "split", property(split))
+    monkeypatch.setattr(Partitions, "split", property(split))
     for found, expected in zip(chunks(engine), plain, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert set(turns) == set(splits)

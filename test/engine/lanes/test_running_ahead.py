@@ -16,15 +16,13 @@ from scheduled import in_thread, joined
 
 from vla_accel_ros.engine.config import ONE, TEXT_APART
 from vla_accel_ros.engine.lanes.lane import EARLY_S, DeviceTime, Launched
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 
 
 def seated(ahead: bool = True) -> Overlapping:
     """Staggered chunks in lanes that run ahead, and what happens in which order."""
-    system = Overlapping(TEXT_APART, StaggeredChunks(2), TextInSlack(StaggeredChunks(2), Profile()), 2)
+    system = Overlapping(TEXT_APART, StaggeredChunks(2), 2)
     system.runner.ahead = ahead
     for lane in system.lanes.values():
         lane.runs_ahead = ahead
@@ -200,7 +198,7 @@ def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
         counted_s.append(took_s)
 
     monkeypatch.setattr(lane, "timing", timing)
-    monkeypatch.setattr(system.policy, "ran", ran)
+    monkeypatch.setattr(system.rules, "ran", ran)
     system.submit(ACT)
     for _ in range(3):
         turn(system)

@@ -8,11 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.policies.tokens import TokenFrames
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -22,6 +17,9 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.tokens import TokenFrames
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -37,8 +35,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     first = DENOISE
 
-    def policy(self) -> Policy:
-        return TextInSlack(StaggeredChunks(2), Profile())
+    def policy(self) -> Rule:
+        return StaggeredChunks(2)
 
     def keep(self, request: Request) -> None:
         self.requests.append(request)
@@ -151,8 +149,8 @@ class TokenSchedulerMachine(SchedulerMachine):
 
     first = PREFILL
 
-    def policy(self) -> Policy:
-        return TextInSlack(TokenFrames("pipelined", "freshness", 3), Profile())
+    def policy(self) -> Rule:
+        return TokenFrames("pipelined", "freshness", 3)
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

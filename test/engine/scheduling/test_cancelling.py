@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.request import (
     ASK,
     OBSERVE,
@@ -18,6 +17,7 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 
 

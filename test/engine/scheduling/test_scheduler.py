@@ -11,7 +11,6 @@ from builders import JOINTS
 from scheduled import PLACES, System
 
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -20,6 +19,7 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.scheduling.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.types import Observation

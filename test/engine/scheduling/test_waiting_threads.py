@@ -12,13 +12,13 @@ from overlapping import Overlapping
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
 from vla_accel_ros.engine.lanes.lane import Lane
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
     MicroBatch,
     Request,
 )
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.scheduling.streams import Stream
 
 
@@ -78,7 +78,7 @@ def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
 ) -> None:
     system = Overlapping("two", WholeChunks())
     system.seen_beside()
-    choose, acting = system.policy.next, system.submit(ACT)
+    choose, acting = system.rules.next, system.submit(ACT)
 
     def broken(lane: str, *given: Any) -> MicroBatch | None:
         if lane == "action":
@@ -86,7 +86,7 @@ def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
         return choose(lane, *given)
 
     with monkeypatch.context() as patch, pytest.raises(error):
-        patch.setattr(system.policy, "next", broken)
+        patch.setattr(system.rules, "next", broken)
         system.scheduler.wait(acting)
     assert not any(lane.lock.locked() for lane in system.scheduler.lanes)
     system.scheduler.wait(system.frame()).result.release()

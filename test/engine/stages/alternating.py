@@ -10,7 +10,8 @@ from openvla_builders import make_openvla_observation
 
 from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.policies.tokens import TokenFrames
+from vla_accel_ros.engine.rules.rules import Rules
+from vla_accel_ros.engine.rules.tokens import TokenFrames
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.text.decoding import decode
@@ -29,7 +30,7 @@ class Alternating(TokenFrames):
 def assert_frames_say_what_they_say_alone(policy: OpenVLAPolicy, count: int) -> PackedForward:
     """Frames of several lengths; returns the forward, all of whose stages are captured on a GPU."""
     engine = Engine(policy, token_mode=SPECULATIVE, token_prefer=RATE, fast=True)
-    engine.scheduler.policy = Alternating(SPECULATIVE, RATE, policy.joints)
+    engine.scheduler.rules = Rules(Alternating(SPECULATIVE, RATE, policy.joints), text=False)
     stream, seen = FrameStream(engine), {}
     for number in range(count):
         stream.robot = "ab"[number % 2]

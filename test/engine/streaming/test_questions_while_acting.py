@@ -13,9 +13,8 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.policies.text import PATIENCE_S
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch
+from vla_accel_ros.engine.rules.text import PATIENCE_S
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
@@ -40,7 +39,6 @@ class Robot:
         self.chunks: list[Chunk] = []
         self.observations: list[Observation] = []
         runner: Any = self.engine.runner
-        profile = Profile()
         self.during: Callable[[MicroBatch], object] = lambda batch: None
         run = runner.run
 
@@ -50,8 +48,7 @@ class Robot:
             self.now_s += self.token_s if batch.stage == DECODE else 0.0
 
         runner.run = timed
-        policy = runner.scheduling(profile)
-        self.scheduler = Scheduler(runner, policy, profile, clock=lambda: self.now_s)
+        self.scheduler = Scheduler(runner, runner.rules(), clock=lambda: self.now_s)
         self.scheduler.streams.running[""] = Stream(due_s=lambda: self.due_s)
         self.engine.scheduler = self.scheduler
         ports = Ports(

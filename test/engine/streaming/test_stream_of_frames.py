@@ -10,8 +10,8 @@ import numpy as np
 from builders import make_observation
 from stepped_streams import Stepped, World, make_stream
 
-from vla_accel_ros.engine.policies.overload import Degradation, Degrading
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import MOST_UNDELIVERED, Text
 from vla_accel_ros.types import Chunk
@@ -164,9 +164,8 @@ def test_answers_do_not_pile_up_before_a_slow_receiver_either():
 
 def test_what_was_given_up_for_overload_is_told_beside_the_misses():
     stream = make_stream(World())
-    policy = stream._scheduler.policy
-    assert isinstance(policy, Degrading)
-    policy.degradation = Degradation("vision", 5, 1.0, {"": 7, "other": 1}, {"": 3})
+    overload = stream._scheduler.rules.overload
+    overload.degradation = Degradation("vision", 5, 1.0, {"": 7, "other": 1}, {"": 3})
     told = {stats.name: (stats.given_up, stats.misses) for stats in stream.stats()}
     assert told == {"vision": (3, 0), "action": (7, 0), "language": (0, 0)}
-    assert stream.degradation is policy.degradation
+    assert stream.degradation is overload.degradation

@@ -11,8 +11,8 @@ import torch
 from vla_accel_ros.control.horizon import Horizons
 from vla_accel_ros.engine.config import ALL_APART, EngineConfig, Split
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.policies.overload import LEVELS, Degradation
-from vla_accel_ros.engine.policies.partition import Measured
+from vla_accel_ros.engine.rules.overload import LEVELS, Degradation
+from vla_accel_ros.engine.rules.partition import Measured
 from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.nodes.diagnostics import OK, WARN
 from vla_accel_ros.nodes.inference.reports import HorizonReport, of_loops, of_overload, of_partition

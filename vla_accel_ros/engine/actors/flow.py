@@ -251,7 +251,7 @@ class FlowActor:
         return list(zip(finished, made, strict=True))
 
     def _free_seat(self, count: int) -> int:
-        """The first free seat. Raises PoolExhausted if the scheduling policy began more chunks than there are
+        """The first free seat. Raises PoolExhausted if the scheduling rule began more chunks than there are
         seats."""
         if len(self._seated) == count:
             raise PoolExhausted(f"all {count} seats are taken; a step has at most {count} staggered chunks.")

@@ -1,8 +1,8 @@
 """Computes actions of policies that act by tokens: K greedy tokens that continue a prefix are one action.
 
 TokenActor continues a whole prefix, one frame at a time. PackedTokenActor computes a frame's prefill and the
-tokens of earlier frames in one forward (ActionFlow, section 3); the scheduling policy chooses the frames
-(policies.tokens). Both give a frame's greedy tokens.
+tokens of earlier frames in one forward (ActionFlow, section 3); the scheduling rule chooses the frames
+(rules.tokens). Both give a frame's greedy tokens.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.policies.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import DECODE, PREFILL, MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.rules.tokens import draft_lengths, most_riders
 from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Progress

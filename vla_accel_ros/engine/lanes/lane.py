@@ -33,8 +33,6 @@ EARLY_S = 0.0004
 """How long before a result is expected a lane begins to wait for it alone."""
 GROUPS_AHEAD = 2
 """Most groups of layers that are ahead, besides a step, when the next is chosen."""
-RISES = 0.05
-"""Weight of a micro-batch that took longer than expected."""
 
 
 class DeviceTime(Protocol):
@@ -135,7 +133,6 @@ class Lane:
         self.ahead: deque[Launched] = deque()
         self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
         self.looked, self.again_s = 0, math.inf
-        self._takes_s: dict[tuple[str, int, int], float] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -165,13 +162,12 @@ class Lane:
             _fail(alive, error)
         return launched
 
-    def run_ahead(self, launched: Launched, now_s: float) -> None:
+    def run_ahead(self, launched: Launched, now_s: float, takes_s: float) -> None:
         """Let it run ahead: the lane waits for it when the next of its kind is launched, or when its results
-        are expected. The estimate follows the shortest recent times, so that the wait never begins too
-        late."""
+        are expected. takes_s: as soon as that may be, so that the wait never begins too late."""
         free_s = self.ahead[-1].over_s if self.ahead else self.ended_s
         launched.ahead_s = now_s
-        launched.over_s = max(now_s, free_s) + self._takes_s.get(_what(launched.batch), 0.0)
+        launched.over_s = max(now_s, free_s) + takes_s
         self.ahead.append(launched)
 
     def holds_off(self, now_s: float) -> bool:
@@ -207,14 +203,12 @@ class Lane:
     def took(self, launched: Launched, ended_s: float) -> float:
         """Seconds that a micro-batch took, whose results were waited for until ended_s. If it ran ahead that
         is the device's time, because it may have ended before the wait."""
-        what, took_s = _what(launched.batch), ended_s - max(launched.began_s, self.ended_s)
+        took_s = ended_s - max(launched.began_s, self.ended_s)
         if launched.ahead_s is not None and launched.device is not None:
             device_s = launched.device.seconds()
             if device_s is not None:
                 took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
         self.ended_s = ended_s
-        before_s = self._takes_s.get(what, took_s)
-        self._takes_s[what] = before_s + (RISES if took_s > before_s else 1.0) * (took_s - before_s)
         return took_s
 
     def start(self, step_or_wait: Callable[[Callable[[], bool]], object]) -> None:
@@ -239,10 +233,6 @@ class Lane:
         if self._thread is not None and not self.entered:
             self._thread.join()
         self._thread = None
-
-
-def _what(batch: MicroBatch) -> tuple[str, int, int]:
-    return batch.kind, len(batch.requests), batch.steps
 
 
 def _fail(requests: Iterable[Request], error: Exception) -> None:

@@ -22,10 +22,9 @@ from vla_accel_ros.engine.config import AUTO, NO_PARTITION, EngineConfig, Split
 from vla_accel_ros.engine.lanes.partitions import CannotDivide
 from vla_accel_ros.engine.lanes.split_times import measure
 from vla_accel_ros.engine.lanes.streams import LaneStreams
-from vla_accel_ros.engine.policies.lanes import lanes_of
-from vla_accel_ros.engine.policies.partition import InPartitions, Measured, candidates, choose
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch
+from vla_accel_ros.engine.rules.partition import Measured, Partitions, candidates, choose
+from vla_accel_ros.engine.rules.rules import lanes_of
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import ops_for
@@ -50,7 +49,7 @@ class Partitioned:
         self.streams: LaneStreams | None = None
         if device.type == "cuda" and len(self._lanes) > 1:
             self.streams = LaneStreams(self._lanes, device, driver)
-        self._policy: InPartitions | None = None
+        self._rule: Partitions | None = None
         self.measured: tuple[Measured, ...] = ()
         self.chooses, self.why = False, ""
         asked, split = config.partition, config.split
@@ -86,13 +85,13 @@ class Partitioned:
 
     @property
     def sets(self) -> tuple[Split, ...]:
-        """Splits between which the policy chooses; () = it has no choice."""
-        return () if self._policy is None else self._policy.sets
+        """Splits between which the rule chooses; () = it has no choice."""
+        return () if self._rule is None else self._rule.sets
 
     @property
     def switched(self) -> int:
-        """How often the policy switched to another of them."""
-        return 0 if self._policy is None else self._policy.switched
+        """How often the rule switched to another of them."""
+        return 0 if self._rule is None else self._rule.switched
 
     def ops(self) -> dict[str, Any]:
         """Arguments of Stages: kernels with the best launch table for the multiprocessors of either side."""
@@ -109,12 +108,11 @@ class Partitioned:
         if forward is not None:
             forward.partition = partial(_current, stages)
 
-    def policy(self, first: Policy) -> Policy:
-        """Wraps the policy so that its micro-batches name their split, if there may be several."""
-        if not self.chooses:
-            return first
-        self._policy = InPartitions(first, self._lanes)
-        return self._policy
+    def rule(self) -> Partitions | None:
+        """The rule by which micro-batches name their split, if there may be several."""
+        if self.chooses:
+            self._rule = Partitions(next(lane for lane, kinds in self._lanes.items() if OBSERVE in kinds))
+        return self._rule
 
     def computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """Context in which a lane computes a micro-batch: the split that it names."""
@@ -123,7 +121,7 @@ class Partitioned:
         return self.streams.elsewhere(batch.requests[-1].lane, batch.split)
 
     def each(self) -> Iterator[None]:
-        """Yields once with each split in use that the policy may take, the lanes' own last."""
+        """Yields once with each split in use that the rule may take, the lanes' own last."""
         streams = self.streams
         if streams is None or len(self.sets) < 2:
             yield
@@ -136,7 +134,7 @@ class Partitioned:
     def choose(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> None:
         """Measure splits on frames with so many images and words, and take one or none."""
         streams = self.streams
-        assert streams is not None and self._policy is not None
+        assert streams is not None and self._rule is not None
         self.chooses = False
         sms = torch.cuda.get_device_properties(self._device).multi_processor_count
         try:
@@ -160,7 +158,7 @@ class Partitioned:
         self.measured = tuple(tried)
         choice = choose(tried, self._config.camera_hz, self._config.action_hz)
         streams.use(choice.split)
-        self._policy.sets, self.why = choice.sets, choice.why
+        self._rule.sets, self.why = choice.sets, choice.why
         _LOG.info("%s", self.why)
 
     def _measured(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> Measured:

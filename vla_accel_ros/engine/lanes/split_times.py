@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.partition import Measured
+from vla_accel_ros.engine.rules.partition import Measured
 
 WARM_UPS, RUNS = 2, 8
 FRAMES = 24

@@ -31,12 +31,6 @@ from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.lanes.times import GpuTimes
 from vla_accel_ros.engine.options import check_options, has_kernels
-from vla_accel_ros.engine.policies.lanes import in_lanes, lanes_of
-from vla_accel_ros.engine.policies.overload import Degrading
-from vla_accel_ros.engine.policies.policy import Policy as SchedulingPolicy
-from vla_accel_ros.engine.policies.policy import Setup, chosen
-from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -49,6 +43,8 @@ from vla_accel_ros.engine.request import (
     failing_alone,
 )
 from vla_accel_ros.engine.robots import Embodiment, Robots
+from vla_accel_ros.engine.rules.rule import Plan, Setup, chosen
+from vla_accel_ros.engine.rules.rules import Rules, lanes_of
 from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill, CapturedPrefill
 from vla_accel_ros.engine.runner.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
 from vla_accel_ros.engine.runner.text import TextDecoder
@@ -122,6 +118,7 @@ class ModelRunner:
         # The stream that last waited for a prefix, and the event it waited for.
         self._reads: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
+        self.plan = Plan()
         self.lanes = self._make_lanes()
 
     def _make_prefill(self, kernels: bool) -> Prefill:
@@ -156,16 +153,21 @@ class ModelRunner:
         stages += 0 if self.int8 is None else self.int8.nbytes
         return stages + (0 if self.packed_forward is None else self.packed_forward.copied_bytes)
 
-    def scheduling(self, profile: Profile) -> SchedulingPolicy:
-        """The scheduling policy for these options."""
-        config, tokens, times = self.config, 0, None
+    def rules(self) -> Rules:
+        """The scheduling rules for these options."""
+        config, plan, tokens, times = self.config, self.plan, 0, None
         if isinstance(self.actor, PackedTokenActor):
             tokens = self.actor.tokens
             times = self.actor.measure() if config.token_mode == AUTO else None
-        first = chosen(Setup(config, profile, tokens, times))
-        text = profile, config.text_groups, config.text_share
-        with_text = first if self.text is None else TextInSlack(first, *text)
-        return Degrading(self.partitioned.policy(in_lanes(lanes_of(config), first, with_text)))
+        return Rules(
+            chosen(Setup(config, plan.profile, tokens, times)),
+            plan,
+            lanes_of(config),
+            text=self.text is not None,
+            text_groups=config.text_groups,
+            text_share=config.text_share,
+            partitions=self.partitioned.rule(),
+        )
 
     def _make_lanes(self) -> tuple[Lane, ...]:
         names, device = tuple(lanes_of(self.config)), self.policy.device

@@ -46,7 +46,7 @@ class Readiness:
 
     def is_ready(self, request: Request, now_s: float) -> bool:
         """Whether the request's next micro-request may run. Sets `instruction` and `fresh` of a request that
-        has not begun, for the scheduling policy."""
+        has not begun, for the scheduling rules."""
         if request.begun or (request.want == OBSERVE and not request.waits):
             return True
         if request.want == OBSERVE:

@@ -1,6 +1,6 @@
 """Decides what runs next: schedule, run, postprocess.
 
-Everything wanted of an engine is a `Request` in one queue. In each step the scheduling policy chooses the
+Everything wanted of an engine is a `Request` in one queue. In each step the scheduling rules choose the
 micro-requests that run now, together; the runner computes them; finished requests leave the queue. Requests
 of a stream of frames wait until there is something new to act on, so frames never queue up: the newest wins.
 
@@ -23,10 +23,9 @@ from functools import partial
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, Launched
 from vla_accel_ros.engine.lanes.times import note
-from vla_accel_ros.engine.policies.overload import Degradation, Degrading
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.rules.overload import Degradation
+from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduling.interface import Runner
 from vla_accel_ros.engine.scheduling.queue import Queue, tell
 from vla_accel_ros.engine.scheduling.readiness import Readiness
@@ -48,12 +47,11 @@ class Scheduler:
     def __init__(
         self,
         runner: Runner,
-        policy: Policy,
-        profile: Profile | None = None,
+        rules: Rules,
         clock: Callable[[], float] = time.monotonic,
         lanes: Sequence[Lane] = (),
     ) -> None:
-        self.policy, self.profile, self.lanes = policy, profile or Profile(), tuple(lanes) or (Lane(),)
+        self.rules, self.profile, self.lanes = rules, rules.plan.profile, tuple(lanes) or (Lane(),)
         self.streams = Streams(self.start, self._stop_lanes)
         self._runner, self._clock = runner, clock
         self._queue = Queue(self.lanes, runner.drop, self.now_s)
@@ -68,7 +66,7 @@ class Scheduler:
     @property
     def degradation(self) -> Degradation:
         """What is given up for overload now, and what has been given up so far."""
-        return self.policy.degradation if isinstance(self.policy, Degrading) else Degradation()
+        return self.rules.degradation
 
     def now_s(self) -> float:
         """Seconds on the scheduler's clock."""
@@ -264,7 +262,8 @@ class Scheduler:
                 self._postprocess(lane, before)
         if not (lane.runs_ahead and launched.is_followed):
             return launched
-        lane.run_ahead(launched, self._clock())
+        takes_s = self.profile.of(batch.kind, len(batch.requests)).soonest
+        lane.run_ahead(launched, self._clock(), takes_s)
         if launched.is_first:
             self._queue.cancel_older(batch.requests[0], lambda one: one.lane == lane.name and not one.awaited)
         launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
@@ -296,7 +295,7 @@ class Scheduler:
                             # What another lane finishes of an older frame meanwhile is dropped.
                             self._queue.cancel_older(request)
                     request.done += 1
-                self.policy.ran(batch, took_s)
+                self.rules.ran(batch, took_s)
             self.streams.ran(batch, began_s)
         finally:
             for request in there:
@@ -330,9 +329,10 @@ class Scheduler:
         now_s, elsewhere = self._clock(), self._queue.kinds_running()
         waiting = [r for r in queue if not r.awaited and r.kind not in elsewhere]
         ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
-        batch = self.policy.next(lane.name, ready, now_s, self.streams.due_s())
+        batch = self.rules.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
-            lane.again_s = min(self._readiness.due_again_s(queue, now_s), self.policy.wake_s(ready, now_s))
+            wake_s = self.rules.wake_s(lane.name, ready, now_s)
+            lane.again_s = min(self._readiness.due_again_s(queue, now_s), wake_s)
             return None
         for request in batch.requests:
             request.lane = lane.name

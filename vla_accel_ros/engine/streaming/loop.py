@@ -64,7 +64,7 @@ class LoopStats:
 
     measured_hz: runs per second without idle ones; p50_s, p99_s: duration of a run, 0 if there was none;
     runs: bodies that did something; idle: bodies that had nothing to do; misses: runs that ended too late;
-    given_up: runs that were skipped for overload (engine.policies.overload).
+    given_up: runs that were skipped for overload (engine.rules.overload).
     """
 
     name: str

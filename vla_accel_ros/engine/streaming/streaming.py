@@ -17,8 +17,8 @@ from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.policies.overload import Degradation
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.streaming.ports import Chunking, Pace, Ports, Results, Text

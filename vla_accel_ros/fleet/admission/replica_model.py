@@ -23,11 +23,11 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.policies.batches import Batches
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, joins_of
-from vla_accel_ros.engine.policies.policy import Policy, Setup, chosen
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.batches import Batches
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, joins_of
+from vla_accel_ros.engine.rules.rule import Rule, Setup, chosen
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, Replica
 from vla_accel_ros.types import Observation
 
@@ -96,7 +96,7 @@ class ReplicaModel:
     step_s: tuple[float, ...]
     steps: int
     limit: int
-    make: Callable[[], Policy]
+    make: Callable[[], Rule]
 
     @property
     def seats(self) -> int:
@@ -139,6 +139,7 @@ class ReplicaModel:
                     return took_s
                 now_s = max(next_s, now_s + 1e-9)
                 continue
+            rule.chose("main", batch, now_s)
             requests, count = batch.requests, len(batch.requests)
             if requests[0].want == OBSERVE:
                 seconds = frames_s[count]
@@ -201,11 +202,11 @@ def _model(measured: Measured) -> ReplicaModel:
     return _with_steps(first, measured.serve, (*(size for size in sizes if size < seats), seats))
 
 
-def _of_engine(config: EngineConfig) -> Callable[[], Policy]:
+def _of_engine(config: EngineConfig) -> Callable[[], Rule]:
     return lambda: chosen(Setup(config, Profile()))
 
 
-def _alternating(seats: int, steps: int) -> Callable[[], Policy]:
+def _alternating(seats: int, steps: int) -> Callable[[], Rule]:
     return lambda: StaggeredChunks(seats, joins=joins_of(seats, steps))
 
 
@@ -257,15 +258,19 @@ def _used(model: ReplicaModel, batch: int) -> int:
     """Return the most frequent number of chunks in a step with `batch` requests always waiting."""
     counts: dict[int, int] = {}
 
-    class Counted(Policy):
+    class Counted(Rule):
         def __init__(self) -> None:
             self._rule = model.make()
 
-        def next(self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf):  # type: ignore[no-untyped-def]
-            choice = self._rule.next(lane, ready, now_s, due_s)
-            if choice is not None and choice.requests[0].want == ACT:
-                counts[len(choice.requests)] = counts.get(len(choice.requests), 0) + (choice.steps or 1)
-            return choice
+        def next(
+            self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+        ) -> MicroBatch | None:
+            return self._rule.next(lane, ready, now_s, due_s)
+
+        def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+            self._rule.chose(lane, batch, now_s)
+            if batch.requests[0].want == ACT:
+                counts[len(batch.requests)] = counts.get(len(batch.requests), 0) + (batch.steps or 1)
 
         def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
             return self._rule.wake_s(ready, now_s)

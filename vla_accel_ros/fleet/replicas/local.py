@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.policies.chunks import joins_of
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.engine.rules.chunks import joins_of
 from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round

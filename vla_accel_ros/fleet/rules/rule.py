@@ -1,7 +1,7 @@
 """The interface of a fleet's scheduling rule, and what the built-in rules share.
 
-The interface is the engine's `Policy` with one more hook. A lane is a replica, a request is an ACT whose
-`task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of its requests. The
+The interface has three methods of the engine's `Rule` and one more hook. A lane is a replica, a request is an
+ACT whose `task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of them. The
 dispatcher calls `next` for every idle replica when something arrives or ends, `Task.dispatched` for what it
 dispatches (and sets `Request.begun`), `ran` when the answers arrive, and `ended` when a task is over. It may
 call `next` more often than it dispatches, and dispatch one by one or in batches. So waiting counts in seconds
@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, Protocol
 
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.extensions import FLEET_RULES, find
@@ -64,7 +63,7 @@ class ReplicaProfile:
         """Return the expected seconds from the dispatch of `batch` requests to their answers. Beside others
         it is the time of so many together."""
         if not self.beside:
-            computes_s = self.profile.expected_s(SERVE, batch, UNKNOWN_S)
+            computes_s = self.profile.latest_s(SERVE, batch, UNKNOWN_S)
         else:
             computes_s = self.together_s(self.beside + batch)
         return self.network_s + self.slower * computes_s
@@ -113,8 +112,16 @@ class FleetSetup:
     options: RuleOptions = RuleOptions()
 
 
-class FleetRule(Policy, Protocol):
-    """Chooses which requests a replica serves next."""
+class FleetRule(Protocol):
+    """Chooses which requests a replica serves next; see engine.rules.rule.Rule."""
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None: ...
+
+    def ran(self, batch: MicroBatch, took_s: float) -> None: ...
+
+    def wake_s(self, ready: Sequence[Request], now_s: float) -> float: ...
 
     def ended(self, task: Task, now_s: float) -> None:
         """A task is over; the rule may learn from it for others of its kind."""

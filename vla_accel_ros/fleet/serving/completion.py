@@ -138,7 +138,7 @@ class Completion:
         startup, is faster than its profile, and robots would be refused forever. Punctuality detects a slower
         one."""
         took_s, profile = now_s - work.began_s, work.replica.profile
-        if 0.0 < took_s < profile.expected_s(SERVE, 1, 0.0):
+        if 0.0 < took_s < profile.latest_s(SERVE, 1, 0.0):
             profile.note(SERVE, 1, took_s)
 
     def _expire(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:

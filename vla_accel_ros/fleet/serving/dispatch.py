@@ -19,11 +19,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import MicroBatch, Request
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
-from vla_accel_ros.fleet.rules.rule import FleetSetup, ReplicaProfile
+from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.serving.hedging import Hedging
 from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Pair, Place, Queue
@@ -41,7 +40,7 @@ class Dispatcher:
         self,
         members: Members,
         queue: Queue,
-        make: Callable[[FleetSetup], Policy],
+        make: Callable[[FleetSetup], FleetRule],
         settings: Settings,
         call: Callable[[Round], None],
         done: Callable[[Future[Served]], None],
@@ -201,7 +200,7 @@ class Dispatcher:
         queue = self._queue
         called = len(queue.called) + sum(p.called_s is not None for _, p in queue.urgent.values())
         works = [p.work for _, p in queue.working.values() if p.work is not None and p.work.replica is one]
-        expected_s = one.profile.expected_s(SERVE, max(1, len(works)), math.inf)
+        expected_s = one.profile.latest_s(SERVE, max(1, len(works)), math.inf)
         due_s = min((work.began_s for work in works), default=math.inf) + expected_s
         return one.room() + (due_s - now_s <= self._call_s) - called
 
@@ -248,7 +247,7 @@ def beside(one: Replica, works: Sequence[Work], now_s: float) -> int:
 def _open_s(one: Replica, works: Sequence[Work], now_s: float) -> list[float]:
     """Return the expected remaining times of the work that takes a seat of a replica, ascending; negative if
     late. Work that should be done is on its way back for network_s and takes no seat."""
-    takes_s = one.profile.expected_s(SERVE, seats(one), 0.0)
+    takes_s = one.profile.latest_s(SERVE, seats(one), 0.0)
     left_s = (work.began_s + work.behind_s + takes_s - now_s for work in works)
     return sorted(wait_s for wait_s in left_s if not -one.network_s < wait_s <= 0.0)
 

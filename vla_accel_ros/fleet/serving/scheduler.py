@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.fleet.admission.forecast import Forecast, Rhythm, at_once
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
-from vla_accel_ros.fleet.rules.rule import FleetSetup
+from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup
 from vla_accel_ros.fleet.serving.completion import Completion
 from vla_accel_ros.fleet.serving.dispatch import Dispatcher
 from vla_accel_ros.fleet.serving.members import Members
@@ -52,7 +51,7 @@ class FleetScheduler:
         self,
         name: str,
         replicas: Sequence[Replica],
-        rule: Callable[[FleetSetup], Policy],
+        rule: Callable[[FleetSetup], FleetRule],
         ports: Ports,
         settings: Settings = USUAL,
         horizon: Callable[[RobotDescription], Cut] = whole,

@@ -203,7 +203,7 @@ class Simulation:
                 robot.observe(max(robot.observed_s, called_s + settings.link_s))
                 begins_s = max(now_s, called_s + 2 * settings.link_s)
         self.outcome.served += [(robot.name, robot.rounds) for robot in robots]
-        computes_s = _recorded_s(robots) or replica.profile.expected_s(SERVE, len(robots), math.nan)
+        computes_s = _recorded_s(robots) or replica.profile.latest_s(SERVE, len(robots), math.nan)
         if math.isnan(computes_s):
             raise ValueError(f"replica {lane} has a profile without '{SERVE}'; give its seconds by batch.")
         self._idle[lane] = False

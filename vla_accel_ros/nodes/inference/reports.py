@@ -18,7 +18,7 @@ from vla_accel_msgs.msg import Session as SessionMessage
 from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.engine.config import NO_PARTITION
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.policies.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
+from vla_accel_ros.engine.rules.overload import ACTIONS, LANGUAGE, NONE, VISION, Degradation
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.engine.streaming.loop import LoopStats
 from vla_accel_ros.models.checkpoints.checksum import checksum
@@ -35,7 +35,7 @@ GIVEN_UP = {
     ACTIONS: "overloaded: text is paused, and a frame gets fewer chunks after its first",
     VISION: "overloaded: text is paused, a frame gets one chunk, and waits for that of the previous frame",
 }
-"""Sentences by the level of engine.policies.overload."""
+"""Sentences by the level of engine.rules.overload."""
 _REMEMBERED = 50
 """Number of chunks whose executed actions are averaged."""
 

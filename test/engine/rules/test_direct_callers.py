@@ -12,18 +12,16 @@ import pytest
 from builders import JOINTS
 from scheduled import System
 
-from vla_accel_ros.engine.policies.batches import Batches
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import TextInSlack
-from vla_accel_ros.engine.policies.throughput import Throughput
-from vla_accel_ros.engine.policies.tokens import TokenFrames
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.batches import Batches
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.throughput import Throughput
+from vla_accel_ros.engine.rules.tokens import TokenFrames
 
 SEATS, STEPS, MOST = 4, 4, 100
 """Seats, denoising steps, and micro-batches within which everybody has had a turn."""
-POLICIES: dict[str, Callable[[], Policy]] = {
+POLICIES: dict[str, Callable[[], Rule]] = {
     "batches": lambda: Batches(SEATS),
     "throughput": lambda: Throughput(SEATS, begins=2),
     "staggered": lambda: StaggeredChunks(SEATS),
@@ -35,9 +33,9 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 class Busy(System):
     """A robot "seen" has a frame; every micro-batch takes 20 ms."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Rule) -> None:
         first = PREFILL if isinstance(policy, TokenFrames) else DENOISE
-        super().__init__(TextInSlack(policy, Profile()), steps=STEPS, first=first)
+        super().__init__(policy, steps=STEPS, first=first)
         self.runner.during = self._passes
         self.prefix = self.scheduler.wait(self.frame("seen")).result
 

@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
-from vla_accel_ros.engine.policies.policy import Backlog, Policy, Setup
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.rules.rule import Plan, Rule, Setup
 
 LATE = 0.15
 """How much later than a chunk is expected a step may begin because of a group of a frame, as a share of the
@@ -59,9 +60,9 @@ class Turns:
         self._acted: dict[str, int] = {}  # version of the frame that each robot's last chunk was made from
         self.passed = 0
 
-    def chose(self, batch: MicroBatch | None) -> None:
+    def chose(self, batch: MicroBatch) -> None:
         """Note what runs next."""
-        if batch is None or batch.requests[-1].want == ASK:
+        if batch.requests[-1].want == ASK:
             return
         acts = [request for request in batch.requests if request.want == ACT]
         self.passed = 0 if acts else self.passed + len(batch.requests)
@@ -92,7 +93,16 @@ class Turns:
         return request.prefix.version <= self._acted.get(request.robot, -1)
 
 
-class WholeChunks(Policy):
+class Chunks(Rule, Protocol):
+    """A rule of frames and chunks, which leaves everybody a turn."""
+
+    _turns: Turns
+
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        self._turns.chose(batch)
+
+
+class WholeChunks(Chunks):
     """One chunk at a time, all its steps in one micro-batch, before the next frame is encoded.
 
     Encoding a frame while the chunk of the one before waits would make both late. A second chunk from one
@@ -106,11 +116,6 @@ class WholeChunks(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        batch = self._chosen(ready, now_s)
-        self._turns.chose(batch)
-        return batch
-
-    def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
         waiting = self._turns.waiting(ready)
         for request in acts:
@@ -119,48 +124,40 @@ class WholeChunks(Policy):
         return next_frame(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
 
-class StaggeredChunks(WholeChunks):
+class StaggeredChunks(Chunks):
     """Up to `seats` chunks at once. groups: number of groups of a frame. joins: chunks that begin in a step.
     dropped_after: duration of a chunk in steps, if a new frame drops unfinished chunks; None: they are
     finished, and steps wait for joints."""
 
     def __init__(
-        self, seats: int, groups: int = 1, joins: int = 1, dropped_after: float | None = None
+        self,
+        seats: int,
+        groups: int = 1,
+        joins: int = 1,
+        dropped_after: float | None = None,
     ) -> None:
-        super().__init__()
+        self._turns, self.plan = Turns(), Plan()
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
-        self._after_group = self._after_step = False  # what was chosen last
-        self._backlog = Backlog()
+        self._after_group: dict[str, bool] = {}  # whether a lane's last work but text was one
+        self._after_step: dict[str, bool] = {}  # whether a lane's last work was one
         # When joints are expected that the next step waits for, until when other work may hold it up, and
         # until when it waits.
         self._expected_s, self._late_s, self._wait_s = NO_WAIT
         self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
-        batch = super().next(lane, ready, now_s, due_s)
-        if batch is not None:
-            frame = batch.requests[-1].want in (OBSERVE, REWORD)
-            self._after_group, self._after_step = frame and self._groups > 1, not frame
-            if frame:
-                self._deferred = None
-                self._note_frames(batch, now_s)
-            elif self._deferred is not None:
-                self._deferred += 1
-            if self._after_group or not frame:
-                self._backlog.chose(batch, now_s)
-        return batch
-
-    def occupied(self, until_s: float) -> None:
-        """Note that other work was chosen for the lane, which is expected to end then."""
-        self._backlog.until(until_s)
-        self._after_step = False
-
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        """Update the expected times of steps and groups."""
-        self._backlog.ran(batch, took_s)
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        super().chose(lane, batch, now_s)
+        want = batch.requests[-1].want
+        self._after_step[lane] = want == ACT
+        if want == ASK:
+            return
+        self._after_group[lane] = want != ACT and self._groups > 1
+        if want != ACT:
+            self._deferred = None
+            self._note_frames(batch, now_s)
+        elif self._deferred is not None:
+            self._deferred += 1
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When the joints are expected for which a step waits; after that, when the step runs without
@@ -169,9 +166,8 @@ class StaggeredChunks(WholeChunks):
             return math.inf
         return self._expected_s if now_s < self._expected_s else self._wait_s
 
-    def held_up_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
-        """Until when other work may run while a step waits for newer joints; inf if none does. part: how much
-        of the time after their expected arrival it may take."""
+    def busy_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
+        """Until when other work may run while a step waits for newer joints; inf if none does."""
         if not self._waits(ready, now_s):
             return math.inf
         return self._expected_s + part * (self._late_s - self._expected_s)
@@ -179,7 +175,9 @@ class StaggeredChunks(WholeChunks):
     def _waits(self, ready: Sequence[Request], now_s: float) -> bool:
         return now_s < self._wait_s and any(request.want == ACT for request in ready)
 
-    def _chosen(self, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         if later := self._turns.waiting(ready):
             acts = [request for request in acts if request not in later]
@@ -195,18 +193,17 @@ class StaggeredChunks(WholeChunks):
         joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
-            paced = self._steps is None and joining and not joins
-            waits_s = self._waits_s(begun, now_s) if paced else NO_WAIT
+            paced = self._steps is None and joining and not joins and step is not None
+            waits_s = self._waits_s(lane, step, now_s) if paced and step is not None else NO_WAIT
             self._expected_s, self._late_s, self._wait_s = waits_s
-        if now_s < self._wait_s:
-            group = next_frame(ready)
-            return group if group is not None and self._fits(group, now_s) else None
         group = next_frame(ready)
+        if now_s < self._wait_s:
+            return group if group is not None and self._fits(lane, group, now_s) else None
         if step is None or group is None:
             return step or group
-        if self._after_group or self._turns.passed >= MOST_PASSED:
+        if self._after_group.get(lane) or self._turns.passed >= MOST_PASSED:
             return step
-        at_once = self._groups == 1 or not joins or self._follows_step(now_s)
+        at_once = self._groups == 1 or not joins or self._follows_step(lane, now_s)
         return group if at_once or self._was_deferred() else step
 
     def _note_frames(self, batch: MicroBatch, now_s: float) -> None:
@@ -221,17 +218,18 @@ class StaggeredChunks(WholeChunks):
         before_s, last_s = self._frames_s.get(request.robot, (-math.inf, -math.inf))
         if self._steps is None or not request.stream or request.fresh or not math.isfinite(before_s):
             return True
-        takes_s, apart_s = self._steps * self._backlog.takes_s(ACT, DENOISE), last_s - before_s
+        step_s, apart_s = self.plan.takes_s(MicroBatch(DENOISE, (request,))), last_s - before_s
+        takes_s = self._steps * step_s
         return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
 
-    def _fits(self, group: MicroBatch, now_s: float) -> bool:
+    def _fits(self, lane: str, group: MicroBatch, now_s: float) -> bool:
         """Whether a group may run while a step waits: it ends in time, or it is the first to follow the step
         before at once. If nothing has run for a while it first waits for one step."""
-        if self._backlog.ends_s(group.requests[0].kind, group.stage, now_s) <= self._late_s:
+        if self.plan.ends_s(lane, group, now_s) <= self._late_s:
             return True
-        if self._after_group:
+        if self._after_group.get(lane):
             return False
-        return self._groups == 1 or self._follows_step(now_s) or self._was_deferred()
+        return self._groups == 1 or self._follows_step(lane, now_s) or self._was_deferred()
 
     def _was_deferred(self) -> bool:
         """Whether a group has already waited for a step; if not, it waits for the next one."""
@@ -239,27 +237,27 @@ class StaggeredChunks(WholeChunks):
             self._deferred = 0
         return self._deferred > 0
 
-    def _follows_step(self, now_s: float) -> bool:
+    def _follows_step(self, lane: str, now_s: float) -> bool:
         """Whether what is chosen now begins as a step ends."""
-        return self._after_step and self._backlog.idle_s(now_s) <= AT_ONCE_S
+        return self._after_step.get(lane, False) and self.plan.idle_s(lane, now_s) <= AT_ONCE_S
 
-    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float, float]:
+    def _waits_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float, float]:
         """When the next chunk of a stream is expected for which a step waits, until when other work may hold
         the step up, and until when it waits; -inf if none is expected soon enough."""
         newest: dict[str, Request] = {}
-        for request in begun:
+        for request in step.requests:
             if request.stream and request.sense is not None:
                 other = newest.get(request.robot)
                 if other is None or request.begun_s > other.begun_s:
                     newest[request.robot] = request
-        would_end_s, takes_s = self._backlog.ends_s(ACT, DENOISE, now_s), self._backlog.takes_s(ACT, DENOISE)
+        would_end_s, takes_s = self.plan.ends_s(lane, step, now_s), self.plan.takes_s(step)
         waits_s = list[tuple[float, float, float]]()
-        for one in newest.values():
-            due_s, late_s = one.begun_s + one.period_s, LATE * one.period_s
-            until_s = due_s + max(late_s, min(PATIENCE * one.period_s, takes_s))
+        for request in newest.values():
+            due_s, late_s = request.begun_s + request.period_s, LATE * request.period_s
+            until_s = due_s + max(late_s, min(PATIENCE * request.period_s, takes_s))
             if due_s <= would_end_s and now_s < until_s:
                 waits_s.append((due_s, due_s + late_s, until_s))
-        return min(waits_s, default=NO_WAIT, key=lambda one: one[2])
+        return min(waits_s, default=NO_WAIT, key=lambda wait: wait[2])
 
 
 def next_frame(ready: Sequence[Request]) -> MicroBatch | None:
@@ -281,13 +279,13 @@ def _gives_way(old: Request, new: Request) -> bool:
     return old.stream and new.stream and old.robot == new.robot and old.instruction != new.instruction
 
 
-def whole(setup: Setup) -> WholeChunks:
-    """The policy for one chunk at a time."""
+def whole(setup: Setup) -> Rule:
+    """The rule for one chunk at a time."""
     return WholeChunks()
 
 
-def staggered(setup: Setup) -> WholeChunks:
-    """The policy for `staggered` chunks at once; whole chunks if that is 0."""
+def staggered(setup: Setup) -> Rule:
+    """The rule for `staggered` chunks at once; whole chunks if that is 0."""
     config = setup.config
     if not config.staggered:
         return WholeChunks()

@@ -16,15 +16,15 @@ import math
 from collections.abc import Sequence
 from itertools import takewhile
 
-from vla_accel_ros.engine.policies.chunks import Turns, WholeChunks, joins_of
-from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.rules.chunks import Chunks, Turns, WholeChunks, joins_of
+from vla_accel_ros.engine.rules.rule import Rule, Setup
 
 HOLDS_S = 0.002
 """Time after which a step that waits for a frame in another lane is considered again."""
 
 
-class Throughput(Policy):
+class Throughput(Chunks):
     """seats: chunks at once; begins: how many beginning chunks a step waits for while there are frames;
     together: most frames in a micro-batch."""
 
@@ -36,11 +36,6 @@ class Throughput(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        batch = self._chosen(lane, ready)
-        self._turns.chose(batch)
-        return batch
-
-    def _chosen(self, lane: str, ready: Sequence[Request]) -> MicroBatch | None:
         whole, begun, waiting = chunks_of(ready, self._turns)
         if whole is not None:
             return whole
@@ -97,8 +92,8 @@ def _images(request: Request) -> int:
     return 0 if request.observation is None else len(request.observation.images)
 
 
-def throughput(setup: Setup) -> Policy:
-    """The policy for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
+def throughput(setup: Setup) -> Rule:
+    """The rule for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
     config = setup.config
     if not config.staggered:
         return WholeChunks()

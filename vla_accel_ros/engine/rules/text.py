@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, in_progress, next_frame
-from vla_accel_ros.engine.policies.policy import Backlog, Policy
-from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import in_progress, next_frame
+from vla_accel_ros.engine.rules.rule import Plan, Rule
 
 PATIENCE_S = 0.2
 """Longest time that text waits for its first or next token if there is no slack."""
@@ -31,91 +30,85 @@ AGAIN_S = 0.005
 """Time until the next check for slack: a frame that was due may not have come."""
 MOST_BEGUN = 16
 """Answers in a row that begin before a token of the open ones: their callers may give them up at once."""
+TOKEN = f"{ASK}.{DECODE}"
+"""Stage of a token, or of a group of its layers, in a profile."""
 TOKEN_S = 0.001
 """Expected time of a token before one was measured: short, so that the first is measured soon."""
 
 
-class TextInSlack(Policy):
-    """Chooses what `first` chooses, and text if that is nothing. profile: expected times of tokens. groups:
-    of a token; a group is expected to take as long as lately. share: of the time that text gets before
-    further chunks."""
+def pause_s(plan: Plan, groups: int) -> float:
+    """Seconds from one token to the next if there is no slack, for a token in so many groups of layers."""
+    return max(PATIENCE_S, groups * plan.profile.usual_s(TOKEN, 1) / SHARE)
 
-    def __init__(self, first: Policy, profile: Profile, groups: int = 1, share: float = 0.0) -> None:
-        self._first, self._profile, self._groups, self._share = first, profile, groups, share
+
+class TextInSlack(Rule):
+    """Chooses text, after what the rules `before` it choose. groups: of a token. share: of the time that text
+    gets before further chunks."""
+
+    def __init__(self, groups: int = 1, share: float = 0.0, before: Sequence[Rule] = ()) -> None:
+        self.plan, self._groups, self._share, self._before = Plan(), groups, share, before
         self._wrote_s: float | None = None
-        self._patience_s = PATIENCE_S
-        self._token_s = 0.0  # what the groups of a token took
         self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
-        self._backlog = Backlog()
-        self._hurries = self._after_text = False  # the token in progress was overdue; text ran last
-        self._acts = False  # actions run in this lane
+        self._overdue = self._hurries = False  # text waits too long; the token in progress did
+        self._after_text = False  # text ran last
         self._begun = 0  # answers since the last token
 
-    def next(
+    def urgent(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
+        """Text that is overdue, or that has had less than its share."""
         asks = [request for request in ready if request.want == ASK]
         self._earn(self._share * max(0.0, now_s - self._asked_s))
         self._asked_s = now_s
         text = _text(asks, self._begun)
         if text is None:
-            return self._before_text(lane, ready, now_s, due_s)
-        partial = any(request.partial for request in text.requests)
-        overdue = now_s >= self._overdue_s(asks) or (partial and self._hurries)
-        if text.stage == PREFILL and in_progress(ready):
-            overdue = False
-        earned = self._has_earned(text, ready, now_s, due_s)
-        if not (overdue or earned) or (partial and self._after_text):
-            others = [request for request in ready if request.want != ASK]
-            if (urgent := self._before_text(lane, others, now_s, due_s)) is not None:
-                return urgent
-        until_s = min(due_s - MARGIN_S, self._until_s(ready, now_s))
-        at_once = text.stage == PREFILL and self._groups == 1
-        if not (overdue or earned or at_once or self._fits(text, until_s, now_s)):
             return None
-        self._after_text = True
-        self._begun = self._begun + 1 if text.stage == PREFILL else 0
-        self._backlog.chose(text, now_s)
-        self._earn(-self._backlog.takes_s(ASK, text.stage))
-        if self._acts and isinstance(self._first, StaggeredChunks):
-            self._first.occupied(self._backlog.free_s(now_s))
-        if text.stage == DECODE:
-            self._hurries = overdue
-            if not partial:
-                self._wrote_s = now_s
-        return text
+        partial = any(request.partial for request in text.requests)
+        self._overdue = now_s >= self._overdue_s(asks) or (partial and self._hurries)
+        if text.stage == PREFILL and in_progress(ready):
+            self._overdue = False
+        goes_first = self._overdue or self._has_earned(lane, text, ready, now_s, due_s)
+        return text if goes_first and not (partial and self._after_text) else None
 
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        self._backlog.ran(batch, took_s)
-        if batch.stage != DECODE or batch.requests[0].want != ASK:
-            self._first.ran(batch, took_s)
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        text = _text([request for request in ready if request.want == ASK], self._begun)
+        if text is None:
+            return None
+        until_s = due_s - MARGIN_S
+        for rule in self._before:  # a group of a token may end a little later
+            in_groups = self._groups > 1
+            until_s = min(
+                until_s, rule.busy_until_s(ready, now_s, LATE) if in_groups else rule.wake_s(ready, now_s)
+            )
+        at_once = text.stage == PREFILL and self._groups == 1
+        goes = self._overdue or at_once or self._has_earned(lane, text, ready, now_s, due_s)
+        return text if goes or self._fits(lane, text, until_s, now_s) else None
+
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        self._after_text = batch.requests[-1].want == ASK
+        if not self._after_text:
             return
-        self._token_s += took_s
-        if not any(request.writing for request in batch.requests):
-            self._patience_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
+        self._begun = self._begun + 1 if batch.stage == PREFILL else 0
+        self._earn(-self.plan.takes_s(batch))
+        if batch.stage == DECODE:
+            self._hurries = self._overdue
+            if not any(request.partial for request in batch.requests):
+                self._wrote_s = now_s
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
-        text_s = min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
-        return min(text_s, self._first.wake_s(ready, now_s))
+        return min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
 
-    def _before_text(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float
-    ) -> MicroBatch | None:
-        """What frames and actions run now, if anything."""
-        urgent = self._first.next(lane, ready, now_s, due_s)
-        if urgent is not None:
-            self._after_text = False
-            self._backlog.chose(urgent, now_s)
-            self._acts |= urgent.requests[-1].want == ACT
-        return urgent
-
-    def _has_earned(self, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float) -> bool:
+    def _has_earned(
+        self, lane: str, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float
+    ) -> bool:
         """Whether further chunks wait for this token or group: text has had less than its share, and it ends
         before the next frame."""
         if not self._share or any(_goes_first(request) for request in ready):
             return False
-        return self._earned_s >= 0.0 and self._fits(text, due_s - MARGIN_S, now_s)
+        return self._earned_s >= 0.0 and self._fits(lane, text, due_s - MARGIN_S, now_s)
 
     def _earn(self, seconds: float) -> None:
         """Add to text's unused share, within bounds: an unused share expires, and slack that text used is not
@@ -123,17 +116,11 @@ class TextInSlack(Policy):
         most_s = self._share * PATIENCE_S
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 
-    def _until_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When actions go on; a group of a token may end a little later."""
-        if self._groups > 1 and isinstance(self._first, StaggeredChunks):
-            return self._first.held_up_until_s(ready, now_s, LATE)
-        return self._first.wake_s(ready, now_s)
-
-    def _fits(self, batch: MicroBatch, until_s: float, now_s: float) -> bool:
+    def _fits(self, lane: str, text: MicroBatch, until_s: float, now_s: float) -> bool:
         if self._groups > 1:
-            return self._backlog.ends_s(batch.requests[-1].kind, batch.stage, now_s) <= until_s
-        expected_s = self._profile.expected_s(batch.kind, len(batch.requests), TOKEN_S)
-        return until_s - self._backlog.free_s(now_s) >= expected_s
+            return self.plan.ends_s(lane, text, now_s) <= until_s
+        expected_s = self.plan.profile.latest_s(text.kind, len(text.requests), TOKEN_S)
+        return until_s - self.plan.free_s(lane, now_s) >= expected_s
 
     def _overdue_s(self, asks: list[Request]) -> float:
         """When text has waited long enough."""
@@ -141,10 +128,11 @@ class TextInSlack(Policy):
         if waiting:
             return min(waiting) + PATIENCE_S
         begun_s = min(request.begun_s for request in asks)
-        return max(begun_s, begun_s if self._wrote_s is None else self._wrote_s) + self._patience_s
+        last_s = begun_s if self._wrote_s is None else max(begun_s, self._wrote_s)
+        return last_s + pause_s(self.plan, self._groups)
 
 
-class TextAlone(Policy):
+class TextAlone(Rule):
     """Text in a lane where only a frame that is computed again for it has priority."""
 
     def __init__(self) -> None:
@@ -155,9 +143,11 @@ class TextAlone(Policy):
     ) -> MicroBatch | None:
         if (frame := next_frame(ready)) is not None:
             return frame
-        text = _text([request for request in ready if request.want == ASK], self._begun)
-        self._begun = self._begun + 1 if text is not None and text.stage == PREFILL else 0
-        return text
+        return _text([request for request in ready if request.want == ASK], self._begun)
+
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        if batch.requests[-1].want == ASK:
+            self._begun = self._begun + 1 if batch.stage == PREFILL else 0
 
 
 def _goes_first(request: Request) -> bool:

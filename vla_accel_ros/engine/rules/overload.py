@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import ReferenceType, ref
 
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Plan, Rule
+from vla_accel_ros.engine.rules.text import pause_s
 
 NONE, LANGUAGE, ACTIONS, VISION = "none", "language", "actions", "vision"
 LEVELS = (NONE, LANGUAGE, ACTIONS, VISION)
@@ -81,30 +81,28 @@ class _Held:
     counted: int = 0
 
 
-class Degrading(Policy):
-    """Lets `first` choose among the requests that are not given up. Its time is that of `next`, and of what
-    micro-batches took.
+class Overload(Rule):
+    """Holds back what is given up. Its time is that at which others choose, and of what micro-batches took.
+    groups: of a token.
 
     degradation: read it from any thread.
     """
 
-    def __init__(self, first: Policy) -> None:
-        self._first = first
+    def __init__(self, groups: int = 1) -> None:
+        self.plan, self._groups = Plan(), groups
         self.degradation = Degradation()
         self._rung = 0
         self._late = {want: deque[bool](maxlen=OF) for want in (OBSERVE, ACT)}
         self._calm_s, self._quiet_s = CALM_S, -math.inf  # since when it is calm, and no rung was new
         self._lowered_s = -math.inf
-        self._began_s: dict[str, float] = {}  # by lane
-        self._took_s = 0.0  # of the last micro-batch of actions
+        self._began_s: dict[str, float] = {}  # by kind
         self._acted_s: dict[str, float] = {}  # by robot: when its last chunk was begun
         # Weak references, because requests have images and callbacks. By robot: the first chunk of its newest
         # frame; what is held back; the frame that was, and when it no longer was.
         self._acting: dict[str, ReferenceType[Request]] = {}
         self._held: dict[tuple[str, str], _Held] = {}
         self._let_go: dict[str, tuple[ReferenceType[Request], float]] = {}
-        self._wrote_s, self._pause_s = -math.inf, PATIENCE_S
-        self._token_s = 0.0  # what the groups of a token took
+        self._wrote_s = -math.inf
         self._paused_s: float | None = None  # until when text was seen to be held back
 
     @property
@@ -115,37 +113,35 @@ class Degrading(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
+        return None
+
+    def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
         self._recover(now_s)
-        given, there = ready, any(request.want == ASK for request in ready)
-        through = there
+        admitted, waits = ready, any(request.want == ASK for request in ready)
         if self._rung or self._held:
-            given = [request for request in ready if not self._holds(request, now_s)]
-            through = any(request.want == ASK for request in given)
-        self._count_pause(there, through, now_s)
-        batch = self._first.next(lane, given, now_s, due_s)
-        if batch is not None:
-            self._chosen(lane, batch, now_s)
-        return batch
+            admitted = [request for request in ready if not self._holds(request, now_s)]
+        self._count_pause(waits, any(request.want == ASK for request in admitted), now_s)
+        return admitted
+
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
+        self._began_s[batch.kind] = now_s
+        for request in batch.requests:
+            if request.want == ASK:
+                self._wrote_s = now_s
+            elif request.want == ACT and request.stream and not request.begun:
+                self._acted_s[request.robot] = now_s
+                if request.fresh and request.stage == DENOISE:
+                    self._acting[request.robot] = ref(request)
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
-        self._first.ran(batch, took_s)
-        last = batch.requests[-1]
-        ended_s = self._began_s.get(last.lane, 0.0) + took_s
-        if last.want == ASK and batch.stage == DECODE:
-            self._token_s += took_s
-            if not last.writing:
-                self._pause_s, self._token_s = max(PATIENCE_S, self._token_s / SHARE), 0.0
-        if last.want == ACT:
-            self._took_s = took_s
+        ended_s = self._began_s.get(batch.kind, 0.0) + took_s
         for request in batch.requests:
             if request.finished and request.result is not None:
                 self._note(request, ended_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        held = [request for request in ready if self._holds(request, now_s)]
-        given = [request for request in ready if request not in held]
-        times = [self._first.wake_s(given, now_s), *(self._until_s(request) for request in held)]
-        return min([*times, self._quiet_s + self._calm_s if held else math.inf])
+        held = [self._until_s(request) for request in ready if self._holds(request, now_s)]
+        return min([*held, self._quiet_s + self._calm_s], default=math.inf) if held else math.inf
 
     def _holds(self, request: Request, now_s: float) -> bool:
         """Whether the request is given up for now; counts the periods of that."""
@@ -166,10 +162,11 @@ class Degrading(Policy):
     def _until_s(self, request: Request) -> float:
         """Until when a request that may be held back is held."""
         if request.want == ASK:
-            return self._wrote_s + self._pause_s
+            return self._wrote_s + pause_s(self.plan, self._groups)
         if request.want == ACT:
             acted_s, every = self._acted_s.get(request.robot, -math.inf), self.rung.every
-            period_s = max(request.period_s, self._took_s, LEAST_PERIOD_S)
+            takes_s = self.plan.takes_s(MicroBatch(request.stage, (request,)))
+            period_s = max(request.period_s, takes_s, LEAST_PERIOD_S)
             return acted_s + every * period_s if every > 1.0 else -math.inf
         held = self._held.get((request.robot, OBSERVE))
         return math.inf if held is None else held.since_s + MOST_HELD_S
@@ -218,16 +215,6 @@ class Degrading(Policy):
             paused_s = self.degradation.paused_s + now_s - self._paused_s
             self.degradation = replace(self.degradation, paused_s=paused_s)
         self._paused_s = now_s if there and not given else None
-
-    def _chosen(self, lane: str, batch: MicroBatch, now_s: float) -> None:
-        self._began_s[lane] = now_s
-        for request in batch.requests:
-            if request.want == ASK:
-                self._wrote_s = now_s
-            elif request.want == ACT and request.stream and not request.begun:
-                self._acted_s[request.robot] = now_s
-                if request.fresh and request.stage == DENOISE:
-                    self._acting[request.robot] = ref(request)
 
     def _note(self, request: Request, ended_s: float) -> None:
         """Note whether a finished frame or chunk of a stream was late, and take a rung if needed."""

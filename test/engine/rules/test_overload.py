@@ -12,8 +12,9 @@ from scheduled import System
 from simulated_lanes import CHUNK_S, FRAME_S, Streams
 
 from vla_accel_ros.engine.config import LANES
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.policies.overload import (
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.rules.overload import (
     ACTIONS,
     CALM_S,
     LADDER,
@@ -23,11 +24,10 @@ from vla_accel_ros.engine.policies.overload import (
     OF,
     VISION,
     Degradation,
-    Degrading,
 )
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import PATIENCE_S, SHARE
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import Rules
+from vla_accel_ros.engine.rules.text import PATIENCE_S, SHARE
 from vla_accel_ros.engine.scheduling.queue import MOST_QUEUED, QueueFull
 
 EASY = {OBSERVE: 0.006, ACT: 0.004, WHOLE: 0.004, ASK: 0.002}
@@ -38,7 +38,7 @@ assert {word for word, _, _ in SETTINGS} == set(LANES)
 
 
 def make_streams(word: str, seats: int, fresh: bool, takes_s: Mapping[str, float]) -> Streams:
-    policy: Policy = StaggeredChunks(seats) if seats else WholeChunks()
+    policy: Rule = StaggeredChunks(seats) if seats else WholeChunks()
     return Streams(word, policy, takes_s, steps=seats or 1, fresh=fresh)
 
 
@@ -51,7 +51,7 @@ def test_what_fits_is_not_given_up(word: str, seats: int, fresh: bool) -> None:
     streams = make_streams(word, seats, fresh, scaled(0.4))
     streams.run_for(2.0)
     assert streams.levels == [(0.0, NONE)]
-    assert streams.degrading.degradation == Degradation()
+    assert streams.rules.degradation == Degradation()
     assert streams.rate_hz() > 50 and len(streams.tokens) > 25
 
 
@@ -66,12 +66,12 @@ def test_levels_are_taken_in_order_and_given_back_in_order(word: str, seats: int
     streams.takes_s.update(scaled(0.5))
     streams.run_for(10 * CALM_S)
     assert [level for _, level in streams.levels] == [*LEVELS, *reversed(LEVELS[:-1])]
-    now = streams.degrading.degradation
+    now = streams.rules.degradation
     assert now.level == NONE and now.raised == len(LADDER) - 1
     assert now.paused_s > 1.0 and now.chunks[""] > 0
     before, at_s = now, streams.clock.now_s
     streams.run_for(2.0)
-    assert streams.degrading.degradation == before and streams.rate_hz(since_s=at_s) > 50
+    assert streams.rules.degradation == before and streams.rate_hz(since_s=at_s) > 50
 
 
 @pytest.mark.parametrize(("word", "seats", "fresh"), SETTINGS)
@@ -80,7 +80,7 @@ def test_under_any_load_every_frame_has_its_first_chunk_and_text_its_share(
 ) -> None:
     streams = make_streams(word, seats, fresh, scaled(12.0))
     streams.run_for(12.0)
-    assert streams.degrading.degradation.level == VISION
+    assert streams.rules.degradation.level == VISION
     late_s = streams.clock.now_s - 5.0
     seen = {version for end_s, version in streams.frames_seen[""] if end_s > late_s}
     acted = [version for end_s, version, _ in streams.made[""] if end_s > late_s]
@@ -105,7 +105,7 @@ def test_actions_are_thinned_before_frames_are_skipped() -> None:
     """Vision is late because of further chunks: frames are not skipped for that."""
     streams = make_streams("one", 4, True, {**EASY, OBSERVE: 0.022, ACT: 0.015})
     streams.run_for(20.0, asking=False)
-    now = streams.degrading.degradation
+    now = streams.rules.degradation
     assert VISION not in {level for _, level in streams.levels} and now.chunks[""] > 0 and not now.frames
     late_s = streams.clock.now_s - 5.0
     assert sum(end_s > late_s for end_s, _ in streams.frames_seen[""]) >= 0.85 * 5.0 / FRAME_S
@@ -114,14 +114,15 @@ def test_actions_are_thinned_before_frames_are_skipped() -> None:
 def test_frames_are_not_skipped_where_only_frames_are_late() -> None:
     streams = make_streams("three", 0, False, {**scaled(0.1), OBSERVE: 0.05})
     streams.run_for(10.0)
-    assert streams.degrading.degradation.level == ACTIONS and not streams.degrading.degradation.frames
+    assert streams.rules.degradation.level == ACTIONS and not streams.rules.degradation.frames
 
 
 class Planned:
-    """A Degrading over whole chunks, given requests by hand."""
+    """Rules of whole chunks, given requests by hand."""
 
     def __init__(self, rung: int = 0) -> None:
-        self.policy, self.now_s = Degrading(WholeChunks()), 0.0
+        self.rules, self.now_s = Rules(WholeChunks()), 0.0
+        self.policy = self.rules.overload
         for _ in range(rung):
             self.late(ACT)
 
@@ -129,7 +130,7 @@ class Planned:
         for _ in range(times):
             request = Request(want, within_s=0.1, stream=want == ACT)
             request.fresh = True
-            batch = self.policy.next("main", [request], self.now_s)
+            batch = self.rules.next("main", [request], self.now_s)
             assert batch is not None
             request.submitted_s = request.begun_s = self.now_s
             request.begun = request.finished = request.released = True
@@ -138,7 +139,7 @@ class Planned:
             self.now_s += 1e-3
 
     def next(self, *ready: Request) -> MicroBatch | None:
-        return self.policy.next("main", ready, self.now_s)
+        return self.rules.next("main", ready, self.now_s)
 
 
 def again(robot: str = "", period_s: float = 0.01) -> Request:
@@ -171,7 +172,6 @@ def test_what_is_on_time_or_has_no_deadline_is_no_evidence() -> None:
 def test_further_chunks_are_thinned_and_the_periods_without_one_are_counted() -> None:
     planned = Planned(rung=2)
     assert planned.policy.rung.every == 2.0
-    planned.policy._took_s = 0.0
     planned.policy._acted_s[""] = planned.now_s
     request, begins_s = again(), planned.now_s
     while planned.next(request) is None:
@@ -266,18 +266,18 @@ def test_a_chunk_comes_at_its_period_while_nothing_is_given_up() -> None:
 
 def test_requests_of_a_robot_that_has_left_are_not_kept() -> None:
     """They have images, and callbacks of whoever wanted them."""
-    degrading, now_s = Degrading(WholeChunks()), 0.0
-    while degrading.rung.level != VISION:
+    rules, now_s = Rules(WholeChunks()), 0.0
+    while rules.overload.rung.level != VISION:
         late = Request(ACT, stream=True, within_s=0.01)
         late.finished, late.result = True, "a chunk"
-        degrading.ran(MicroBatch(DENOISE, (late,)), took_s=now_s + 1.0)
+        rules.ran(MicroBatch(DENOISE, (late,)), took_s=now_s + 1.0)
     acts, frame = Request(ACT, stream=True, period_s=0.01), Request(OBSERVE, stream=True, period_s=0.01)
     acts.fresh = True
-    assert degrading.next("main", [acts], now_s) is not None
+    assert rules.next("main", [acts], now_s) is not None
     acts.begun = True
-    assert degrading.next("main", [frame], now_s) is None  # held back: its robot's chunk is not finished
+    assert rules.next("main", [frame], now_s) is None  # held back: its robot's chunk is not finished
     acts.finished = True
-    assert degrading.next("main", [frame], now_s + 0.1) is not None
+    assert rules.next("main", [frame], now_s + 0.1) is not None
     left = [ref(acts), ref(frame)]
     del acts, frame, late
     gc.collect()

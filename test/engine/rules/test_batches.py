@@ -11,12 +11,12 @@ from simulated_fleet import SEATS, STEPS, Fleet, chunks_hz, p99_s, periodic
 from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.policies.batches import FEW, SOON, Batches
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks, joins_of
-from vla_accel_ros.engine.policies.policy import Policy, Setup
-from vla_accel_ros.engine.policies.throughput import Throughput
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import DENOISE, ENCODE, MicroBatch, Request
+from vla_accel_ros.engine.rules.batches import FEW, SOON, Batches
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks, joins_of
+from vla_accel_ros.engine.rules.rule import Rule, Setup
+from vla_accel_ros.engine.rules.throughput import Throughput
 from vla_accel_ros.extensions import POLICIES, find
 
 
@@ -24,7 +24,7 @@ def make_frames(count: int) -> list[Request]:
     return [make_frame(str(number)) for number in range(count)]
 
 
-def begin(policy: Policy, chunks: int, steps: int) -> list[Request]:
+def begin(policy: Rule, chunks: int, steps: int) -> list[Request]:
     """A batch of so many that has made so many steps."""
     batch = [make_waiting(str(number)) for number in range(chunks)]
     for _ in range(steps):
@@ -88,7 +88,7 @@ def test_it_is_made_of_the_engines_options() -> None:
     assert isinstance(make(Setup(EngineConfig(), Profile())), WholeChunks)
 
 
-def staggered() -> Policy:
+def staggered() -> Rule:
     return StaggeredChunks(SEATS, joins=joins_of(SEATS, STEPS))
 
 

@@ -9,10 +9,11 @@ from planned import make_again, make_observe
 from simulated_lanes import FRAME_S, Streams
 
 from vla_accel_ros.engine.config import FRESH_FIRST, ONE, EngineConfig
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, staggered
-from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, staggered
+from vla_accel_ros.engine.rules.rule import Rule, Setup
+from vla_accel_ros.engine.rules.rules import Rules
 
 STEPS = 10
 TAKES_S = {OBSERVE: 0.0051, ACT: 0.0012, WHOLE: 0.005, ASK: 0.0019}
@@ -22,7 +23,7 @@ JOINTS_S = 0.001
 class Counting(Streams):
     """begun: further chunks. firsts_s: from a frame to its first chunk."""
 
-    def __init__(self, policy: Policy, text_share: float = 0.0) -> None:
+    def __init__(self, policy: Rule, text_share: float = 0.0) -> None:
         self.begun = 0
         super().__init__(
             ONE, policy, TAKES_S, steps=STEPS, fresh=True, chunk_s=JOINTS_S, text_share=text_share
@@ -44,7 +45,7 @@ class Counting(Streams):
         return np.array([end_s % FRAME_S for end_s in first.values()])
 
 
-def chosen(text_share: float = 0.0) -> Policy:
+def chosen(text_share: float = 0.0) -> Rule:
     config = EngineConfig(staggered=STEPS, steps=STEPS, staggering=FRESH_FIRST, text_share=text_share)
     return staggered(Setup(config, Profile()))
 
@@ -83,9 +84,9 @@ class TestInTime:
     @pytest.fixture
     def policy(self) -> StaggeredChunks:
         policy = StaggeredChunks(2, dropped_after=4)
-        policy.ran(MicroBatch(DENOISE, (make_again(),)), 0.01)
+        policy.plan.profile.note("act.denoise", 1, 0.01)
         for now_s in (1.0, 1.1):
-            assert policy.next("main", (make_observe(),), now_s) is not None
+            assert Rules(policy, policy.plan).next("main", (make_observe(),), now_s) is not None
         return policy
 
     def test_one_that_ends_before_the_next_frame_begins(self, policy: StaggeredChunks) -> None:
@@ -107,5 +108,5 @@ class TestInTime:
     def test_where_frames_are_faster_than_a_chunk_it_begins_at_any_time(
         self, policy: StaggeredChunks
     ) -> None:
-        policy.ran(MicroBatch(DENOISE, (make_again(),)), 0.05)
+        policy.plan.profile.note("act.denoise", 1, 0.05)
         assert policy.next("main", (make_again(),), 1.19) is not None

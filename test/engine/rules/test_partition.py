@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import pytest
 
 from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, TEXT_APART, EngineConfig, Split
-from vla_accel_ros.engine.policies.chunks import WholeChunks
-from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
-from vla_accel_ros.engine.policies.partition import (
-    InPartitions,
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, Request
+from vla_accel_ros.engine.rules.chunks import WholeChunks
+from vla_accel_ros.engine.rules.partition import (
     Measured,
+    Partitions,
     candidates,
     choose,
     front,
     sms_of_actions,
     split_for,
 )
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, Request
+from vla_accel_ros.engine.rules.rules import LANES, Rules
 
 
 def came(split: Split | None, frame_ms: float, action_ms: float) -> Measured:
@@ -129,12 +129,12 @@ class Switching:
     """A policy of three lanes with three splits, and what it hands out."""
 
     def __init__(self, sets: Sequence[Split]) -> None:
-        whole = WholeChunks()
-        self.policy = InPartitions(in_lanes(LANES[ALL_APART], whole, whole), LANES[ALL_APART])
-        self.policy.sets = tuple(sets)
+        self.partitions = Partitions("vision")
+        self.rules = Rules(WholeChunks(), lanes=LANES[ALL_APART], partitions=self.partitions)
+        self.partitions.sets = tuple(sets)
 
     def split(self, lane: str, *ready: Request) -> Split | None:
-        batch = self.policy.next(lane, ready, 0.0)
+        batch = self.rules.next(lane, ready, 0.0)
         assert batch is not None
         return batch.split
 
@@ -155,15 +155,15 @@ def test_both_sides_keep_the_split_of_the_frame_that_is_computed() -> None:
     assert switching.split("action", action) == SETS[1], "the frames that wait are not shown to this lane"
     assert switching.split("language", Request(ASK)) == SETS[1]
     assert switching.split("vision", *frames(4)) == SETS[0]
-    assert switching.policy.next("vision", [], 0.0) is None
+    assert switching.rules.next("vision", [], 0.0) is None
     assert switching.split("action", action) == SETS[2], "all are computed"
-    assert switching.policy.switched == 3
+    assert switching.partitions.switched == 3
 
 
 def test_a_frame_that_is_computed_in_groups_keeps_the_split_that_it_began_in() -> None:
     switching = Switching(SETS)
     waiting = frames(4)
-    assert switching.split("vision", *waiting) == SETS[0] == switching.policy.split
+    assert switching.split("vision", *waiting) == SETS[0] == switching.partitions.split
     waiting[0].begun = True
     assert switching.split("vision", waiting[0]) == SETS[0], (
         "the others are of no account until it is finished"
@@ -184,7 +184,7 @@ def test_without_a_choice_micro_batches_name_no_split(sets: tuple[Split, ...]) -
     switching = Switching(sets)
     assert switching.split("vision", *frames(5)) is None
     assert switching.split("action", Request(ACT)) is None
-    assert switching.policy.switched == 0
+    assert switching.partitions.switched == 0
 
 
 def test_options_name_what_they_can_be() -> None:

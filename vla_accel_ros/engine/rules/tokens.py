@@ -32,10 +32,10 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.chunks import Turns, next_frame
-from vla_accel_ros.engine.policies.policy import Policy, Setup
 from vla_accel_ros.engine.profile import Times
 from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.rules.chunks import Chunks, Turns, next_frame
+from vla_accel_ros.engine.rules.rule import Setup
 
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
 
@@ -91,7 +91,7 @@ def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
     return [name for name in names if cost[name] <= (1.0 + ALIKE) * least]
 
 
-class TokenFrames(Policy):
+class TokenFrames(Chunks):
     """Schedules frames, with a fixed schedule or one that is chosen before each frame.
 
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K, the most of any robot. times: measured; needed
@@ -129,11 +129,6 @@ class TokenFrames(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        batch = self._chosen(ready)
-        self._turns.chose(batch)
-        return batch
-
-    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         begun = tuple(request for request in acts if request.begun)
         waiting = by_priority([request for request in acts if not request.begun])
@@ -204,7 +199,7 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
 
 
 def frames(setup: Setup) -> TokenFrames:
-    """The policy for `token_mode`. Raises ValueError if frames share no forwards."""
+    """The rule for `token_mode`. Raises ValueError if frames share no forwards."""
     config = setup.config
     if not setup.tokens:
         raise ValueError(

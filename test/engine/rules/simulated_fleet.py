@@ -16,8 +16,8 @@ from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.types import Observation
 
 STEPS, SEATS = 10, 16
@@ -33,7 +33,7 @@ each chunk that it finishes."""
 class Fleet(System):
     """took_s: of each request that came, when it came and how long its chunk took."""
 
-    def __init__(self, policy: Policy, most: int) -> None:
+    def __init__(self, policy: Rule, most: int) -> None:
         super().__init__(policy, steps=STEPS)
         self.took_s: list[tuple[float, float]] = []
         self._most, self._inside = most, 0
@@ -139,14 +139,14 @@ def periodic(robots: int, hz: float, seconds: float, seed: int, jitter: float = 
     return asked
 
 
-def p99_s(policy: Policy, asked_s: Sequence[float], most: int = SEATS + 8, since_s: float = 1.0) -> float:
+def p99_s(policy: Rule, asked_s: Sequence[float], most: int = SEATS + 8, since_s: float = 1.0) -> float:
     """Of requests that come after a warm-up."""
     fleet = Fleet(policy, most)
     fleet.play(asked_s)
     return float(np.percentile([took for at, took in fleet.took_s if at >= since_s], 99))
 
 
-def chunks_hz(policy: Policy, requests: int = 240, most: int = SEATS + 8) -> float:
+def chunks_hz(policy: Rule, requests: int = 240, most: int = SEATS + 8) -> float:
     """With requests that are always there."""
     fleet = Fleet(policy, most)
     fleet.play([0.0] * requests)

@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.policies.chunks import Turns, WholeChunks
-from vla_accel_ros.engine.policies.policy import Policy, Setup
-from vla_accel_ros.engine.policies.throughput import chunks_of, frames_of
 from vla_accel_ros.engine.request import DENOISE, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import Chunks, Turns, WholeChunks
+from vla_accel_ros.engine.rules.rule import Rule, Setup
+from vla_accel_ros.engine.rules.throughput import chunks_of, frames_of
 
 FEW = 4
 """Chunks in a batch while few robots wait."""
@@ -31,7 +31,7 @@ SOON = 3
 """Number of steps after which no frame goes before the rest of a batch."""
 
 
-class Batches(Policy):
+class Batches(Chunks):
     """seats: chunks at once; few: chunks in a batch while there are few requests; together: most frames in a
     micro-batch."""
 
@@ -43,11 +43,6 @@ class Batches(Policy):
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
-        batch = self._chosen(ready)
-        self._turns.chose(batch)
-        return batch
-
-    def _chosen(self, ready: Sequence[Request]) -> MicroBatch | None:
         whole, begun, waiting = chunks_of(ready, self._turns)
         if whole is not None:
             return whole
@@ -70,8 +65,8 @@ class Batches(Policy):
         return self._few if there < 2 * self._few else min(2 * self._few, self._seats)
 
 
-def batches(setup: Setup) -> Policy:
-    """The policy for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
+def batches(setup: Setup) -> Rule:
+    """The rule for `staggered` seats and `frames_together`; whole chunks if `staggered` is 0."""
     config = setup.config
     if not config.staggered:
         return WholeChunks()

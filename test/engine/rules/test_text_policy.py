@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduled import asked
 
-from vla_accel_ros.engine.policies.chunks import WholeChunks
-from vla_accel_ros.engine.policies.text import AGAIN_S, MARGIN_S, PATIENCE_S, SHARE, TOKEN_S, TextInSlack
 from vla_accel_ros.engine.profile import FORGET, Profile
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import WholeChunks
+from vla_accel_ros.engine.rules.rule import Plan
+from vla_accel_ros.engine.rules.rules import Rules
+from vla_accel_ros.engine.rules.text import AGAIN_S, MARGIN_S, PATIENCE_S, SHARE, TOKEN_S, TextInSlack
 
 
 def acting() -> Request:
@@ -29,15 +32,15 @@ class Lane:
     def __init__(self, takes: Callable[[MicroBatch], float], expected_s: float | None = None) -> None:
         known = {} if expected_s is None else {("ask.decode", 1): expected_s}
         self.profile = Profile(known)
-        self.policy, self.takes, self.now_s = TextInSlack(WholeChunks(), self.profile), takes, 0.0
+        self.rules, self.takes, self.now_s = Rules(WholeChunks(), Plan(self.profile)), takes, 0.0
 
     def step(self, ready: Sequence[Request], due_s: float = math.inf) -> MicroBatch | None:
-        batch = self.policy.next("main", ready, self.now_s, due_s)
+        batch = self.rules.next("main", ready, self.now_s, due_s)
         if batch is not None:
             took_s = self.takes(batch)
             self.now_s += took_s
             self.profile.note(batch.kind, len(batch.requests), took_s)
-            self.policy.ran(batch, took_s)
+            self.rules.ran(batch, took_s)
         return batch
 
     def fill(self, ready: Callable[[], Sequence[Request]], due_s: float) -> int:
@@ -50,7 +53,8 @@ class Lane:
 
 def patient(lane: Lane) -> Lane:
     """No token is overdue: only slack counts."""
-    lane.policy._patience_s = math.inf
+    slack: Any = lane.rules._of["main"][-1]
+    slack._overdue_s = lambda asks: math.inf
     return lane
 
 
@@ -64,16 +68,16 @@ def test_a_token_fits_that_ends_with_the_margin_before_the_next_frame() -> None:
 def test_longer_tokens_count_at_once_and_shorter_ones_slowly() -> None:
     profile = Profile({("ask.decode", 1): 1.0})
     profile.note("ask.decode", 1, 3.0)
-    assert profile.expected_s("ask.decode", 1, TOKEN_S) == 3.0
+    assert profile.latest_s("ask.decode", 1, TOKEN_S) == 3.0
     profile.note("ask.decode", 1, 1.0)
-    assert profile.expected_s("ask.decode", 1, TOKEN_S) == pytest.approx(3.0 - 2.0 * FORGET)
+    assert profile.latest_s("ask.decode", 1, TOKEN_S) == pytest.approx(3.0 - 2.0 * FORGET)
 
 
 def test_a_number_of_answers_that_was_never_measured_is_expected_to_take_what_more_of_them_took() -> None:
     profile = Profile({("ask.decode", 1): 1.0, ("ask.decode", 4): 3.0})
-    expected = [profile.expected_s("ask.decode", batch, TOKEN_S) for batch in (1, 2, 4, 8)]
+    expected = [profile.latest_s("ask.decode", batch, TOKEN_S) for batch in (1, 2, 4, 8)]
     assert expected == [1.0, 3.0, 3.0, 3.0]
-    assert Profile().expected_s("ask.decode", 1, TOKEN_S) == TOKEN_S
+    assert Profile().latest_s("ask.decode", 1, TOKEN_S) == TOKEN_S
 
 
 def test_durations_that_cannot_be_are_refused() -> None:
@@ -156,10 +160,10 @@ def test_a_question_that_waits_long_is_begun_whatever_is_urgent() -> None:
 
 def test_the_lane_is_told_when_to_ask_again() -> None:
     """A frame that is late may not come at all: who has text does not wait for it."""
-    policy = TextInSlack(WholeChunks(), Profile())
-    assert policy.wake_s([], 1.0) == math.inf == policy.wake_s([acting()], 1.0)
-    assert policy.wake_s([asked(begun=True)], 0.0) == AGAIN_S
-    assert policy.wake_s([asked(submitted_s=1.0)], 1.0 + PATIENCE_S) == pytest.approx(1.0 + PATIENCE_S)
+    text = TextInSlack()
+    assert text.wake_s([], 1.0) == math.inf == text.wake_s([acting()], 1.0)
+    assert text.wake_s([asked(begun=True)], 0.0) == AGAIN_S
+    assert text.wake_s([asked(submitted_s=1.0)], 1.0 + PATIENCE_S) == pytest.approx(1.0 + PATIENCE_S)
 
 
 def test_after_a_token_slower_than_a_frame_there_are_as_many_again() -> None:

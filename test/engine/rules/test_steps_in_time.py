@@ -5,7 +5,7 @@ On simulated lanes with an injected clock, as in simulated_lanes; joints are new
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,11 +14,12 @@ from simulated_lanes import JOINTS_S, RunningAhead, Streams
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.lanes.lane import Lane, Launched
-from vla_accel_ros.engine.policies.chunks import LATE, NO_WAIT, PATIENCE, StaggeredChunks, staggered
-from vla_accel_ros.engine.policies.policy import Setup
-from vla_accel_ros.engine.policies.text import PATIENCE_S
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, PATIENCE, StaggeredChunks, staggered
+from vla_accel_ros.engine.rules.rule import Setup
+from vla_accel_ros.engine.rules.rules import Rules
+from vla_accel_ros.engine.rules.text import PATIENCE_S
 
 STEPS = 10
 STEP_S = 0.00126
@@ -28,7 +29,7 @@ TAKES_S = {OBSERVE: 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0008}
 class Hurrying(StaggeredChunks):
     """Steps one after another, whatever is about to come."""
 
-    def _waits_s(self, begun: Sequence[Request], now_s: float) -> tuple[float, float, float]:
+    def _waits_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float, float]:
         return NO_WAIT
 
 
@@ -163,7 +164,7 @@ class TestWaiting:
     @pytest.fixture
     def policy(self) -> StaggeredChunks:
         policy = StaggeredChunks(3)
-        policy.ran(MicroBatch(DENOISE, (make_act(begun=True),)), 0.0015)
+        policy.plan.profile.note("act.denoise", 1, 0.0015)
         return policy
 
     def test_it_waits_a_little_longer_than_until_the_next_is_expected(self, policy: StaggeredChunks) -> None:
@@ -179,25 +180,26 @@ class TestWaiting:
     def test_other_work_may_hold_it_up_for_less_time_than_it_waits(self, policy: StaggeredChunks) -> None:
         old = self.begun(1.0)
         assert policy.next("main", (old,), 1.001) is None
-        assert policy.held_up_until_s((old,), 1.001, 1.0) == pytest.approx(1.0 + (1 + LATE) * 0.002)
+        assert policy.busy_until_s((old,), 1.001, 1.0) == pytest.approx(1.0 + (1 + LATE) * 0.002)
 
     def test_it_waits_no_longer_than_a_short_step_takes(self) -> None:
         policy, old = StaggeredChunks(STEPS), self.begun(1.0)
-        policy.ran(MicroBatch(DENOISE, (old,)), 0.0004)
+        policy.plan.profile.note("act.denoise", 1, 0.0004)
         assert policy.next("main", (old,), 1.0019) is None
         assert policy.wake_s((old,), 1.0021) == pytest.approx(1.0024)
 
     def test_it_does_not_wait_for_what_comes_after_the_step(self, policy: StaggeredChunks) -> None:
         old = self.begun(1.0)
-        step = policy.next("main", (old,), 1.0004)
+        rules = Rules(policy, policy.plan)
+        step = rules.next("main", (old,), 1.0004)
         assert step is not None and step.requests == (old,)
-        assert policy.next("main", (old,), 1.0004) is None, "it is over when the next is expected"
+        assert rules.next("main", (old,), 1.0004) is None, "it is over when the next is expected"
 
     def test_a_step_behind_text_is_over_later_and_waits_for_what_comes_until_then(
         self, policy: StaggeredChunks
     ) -> None:
         old = self.begun(1.0)
-        policy.occupied(1.0006)
+        policy.plan._over_s["main"] = 1.0006
         assert policy.next("main", (old,), 1.0004) is None, "it would be over after the next is expected"
         assert policy.wake_s((old,), 1.0004) == pytest.approx(1.002)
 
@@ -225,17 +227,18 @@ class TestWaiting:
 
     def test_a_group_that_does_not_fit_waits_for_one_step_and_follows_it(self) -> None:
         policy, old, see = StaggeredChunks(3, groups=4), self.begun(1.0), make_observe()
-        policy.ran(MicroBatch(DENOISE, (make_act(begun=True),)), 0.0015)
-        policy.ran(MicroBatch(see.stage, (see,)), 0.0015)
-        assert policy.next("main", (old, see), 1.001) is None, "it would be over long after the joints came"
+        rules = Rules(policy, policy.plan)
+        for stage in ("act.denoise", "observe.encode"):
+            policy.plan.profile.note(stage, 1, 0.0015)
+        assert rules.next("main", (old, see), 1.001) is None, "it would be over long after the joints came"
         again = make_again()
-        step = policy.next("main", (old, again, see), 1.002)
+        step = rules.next("main", (old, again, see), 1.002)
         assert step is not None and step.requests == (old, again)
         again.begun, again.begun_s, again.period_s = True, 1.002, 0.002
         again.sense = old.sense
-        group = policy.next("main", (old, again, see), 1.0021)
+        group = rules.next("main", (old, again, see), 1.0021)
         assert group is not None and group.requests == (see,), "behind the step, though it does not fit"
-        assert policy.next("main", (old, again, see), 1.0022) is None, "the second is the next step's"
+        assert rules.next("main", (old, again, see), 1.0022) is None, "the second is the next step's"
 
 
 @pytest.mark.parametrize("groups", [8, 12])

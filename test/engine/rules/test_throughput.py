@@ -11,12 +11,12 @@ from planned import make_act, make_observe
 from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import ACTIONS_APART, EngineConfig
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks
-from vla_accel_ros.engine.policies.lanes import LANES, in_lanes
-from vla_accel_ros.engine.policies.policy import Setup
-from vla_accel_ros.engine.policies.throughput import Throughput, throughput
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.rules.rule import Setup
+from vla_accel_ros.engine.rules.rules import LANES, Rules
+from vla_accel_ros.engine.rules.throughput import Throughput, throughput
 
 STEPS = 4
 
@@ -50,12 +50,11 @@ def test_frames_of_as_many_images_are_computed_together_by_powers_of_two() -> No
 
 
 def test_in_a_lane_of_its_own_a_step_waits_for_the_frame_that_is_computed_beside() -> None:
-    both = Throughput(8, begins=1)
-    policy = in_lanes(LANES[ACTIONS_APART], both, both)
+    policy = Rules(Throughput(8, begins=1), lanes=LANES[ACTIONS_APART])
     frame, begun = make_frame(), make_act(begun=True)
     assert policy.next("vision", (frame, begun), 0.0) == MicroBatch(ENCODE, (frame,))
     frame.begun = True
-    assert policy.next("action", (begun,), 0.0) is None and policy.wake_s((begun,), 0.0) < 0.01
+    assert policy.next("action", (begun,), 0.0) is None and policy.wake_s("action", (begun,), 0.0) < 0.01
     joins = make_waiting()
     assert policy.next("action", (begun, joins), 0.0) == MicroBatch(DENOISE, (begun, joins))
     frame.finished = True
@@ -90,7 +89,7 @@ def test_every_frame_comes_to_a_chunk_in_its_own_steps(
     seats: int, together: int, arrivals: list[int]
 ) -> None:
     """What a runner does, without its network: a frame becomes a chunk that waits and takes STEPS."""
-    policy, queue, chunks = Throughput(seats, -(-seats // STEPS), together), list[Request](), 0
+    policy, queue, chunks = Rules(Throughput(seats, -(-seats // STEPS), together)), list[Request](), 0
     total = sum(arrivals)
     for arrived in [*arrivals, *[0] * total * (STEPS + 2)]:
         queue += [make_frame(str(len(queue))) for _ in range(arrived)]

@@ -18,13 +18,13 @@ from vla_accel_ros import extensions
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.policies.batches import batches
-from vla_accel_ros.engine.policies.chunks import staggered, whole
-from vla_accel_ros.engine.policies.policy import Policy, Setup
-from vla_accel_ros.engine.policies.throughput import throughput
-from vla_accel_ros.engine.policies.tokens import TokenFrames
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.rules.batches import batches
+from vla_accel_ros.engine.rules.chunks import staggered, whole
+from vla_accel_ros.engine.rules.rule import Rule, Setup
+from vla_accel_ros.engine.rules.throughput import throughput
+from vla_accel_ros.engine.rules.tokens import TokenFrames
 from vla_accel_ros.extensions import BUILT_IN, POLICIES
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.types import Chunk
@@ -66,7 +66,7 @@ def test_tokens_are_refused_where_frames_share_no_forwards(tmp_path: Path) -> No
             Engine(policy, scheduling="tokens")
 
 
-class EveryChunk(Policy):
+class EveryChunk(Rule):
     """Begins every chunk at once, whether there are seats or not."""
 
     def next(
@@ -99,7 +99,7 @@ def test_what_is_no_policy_is_refused_when_the_engine_is_made(
 
     added(make)
     with pytest.raises(
-        ValueError, match=f"'added', which made a {type(made).__name__} without next and ran and"
+        ValueError, match=f"'added', which made a {type(made).__name__} without admitted and urgent and"
     ):
         Engine(make_policy("pi0"), scheduling="added")
 
@@ -132,9 +132,7 @@ def test_a_policy_that_raises_once_a_frame_is_finished_costs_no_slot(added: Call
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("make", [whole, staggered, throughput, batches])
-def test_the_chunk_with_the_highest_priority_begins_first(
-    make: Callable[[Setup], Policy], again: bool
-) -> None:
+def test_the_chunk_with_the_highest_priority_begins_first(make: Callable[[Setup], Rule], again: bool) -> None:
     acts = [(make_again if again else make_act)(robot) for robot in "abc"]
     acts[1].priority = 1
     policy = make(Setup(EngineConfig(staggered=0 if make is whole else 4), Profile()))

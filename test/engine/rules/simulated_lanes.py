@@ -17,11 +17,9 @@ from overlapping import Overlapping, SimulatedTime
 
 from vla_accel_ros.engine.config import ALL_APART, ONE
 from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.policies.lanes import FIRST_APART, LANES, in_lanes
-from vla_accel_ros.engine.policies.overload import Degrading
-from vla_accel_ros.engine.policies.policy import Policy
-from vla_accel_ros.engine.policies.text import TextInSlack
 from vla_accel_ros.engine.request import ACT, ASK, DECODE, MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import FIRST_APART, LANES
 
 FRAME_S, CHUNK_S, JOINTS_S = 1 / 30, 1 / 120, 0.002
 
@@ -38,7 +36,7 @@ class Streams(Overlapping):
     def __init__(
         self,
         word: str,
-        policy: Policy,
+        policy: Rule,
         takes_s: Mapping[str, float],
         robots: tuple[str, ...] = ("",),
         steps: int = 1,
@@ -48,12 +46,12 @@ class Streams(Overlapping):
         text_share: float = 0.0,
     ) -> None:
         kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
-        super().__init__(word, policy, steps=steps, lanes=kinds)
+        super().__init__(
+            word, policy, steps=steps, lanes=kinds, text_groups=text_groups, text_share=text_share
+        )
         self.takes_s, self.fresh, self.robots, self.chunk_s = dict(takes_s), fresh, robots, chunk_s
         self.steps_run = 0
         self.runner.seats, self.runner.text_groups = fresh, text_groups
-        chosen = in_lanes(kinds, policy, TextInSlack(policy, self.profile, text_groups, text_share))
-        self.scheduler.policy = self.degrading = Degrading(chosen)
         self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
         self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}
         self.tokens: list[float] = []
@@ -141,7 +139,7 @@ class Streams(Overlapping):
             request.result.release()
 
     def _note_level(self) -> None:
-        level = self.degrading.degradation.level
+        level = self.rules.degradation.level
         if not self.levels or self.levels[-1][1] != level:
             self.levels.append((self.clock.now_s, level))
 
@@ -156,7 +154,7 @@ class RunningAhead(Streams):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Rule,
         takes_s: Mapping[str, float],
         steps: int,
         chunk_s: float,

@@ -13,13 +13,13 @@ the requested period. All splits are captured beforehand; a micro-batch names it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.policies.policy import Policy
 from vla_accel_ros.engine.request import ASK, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.rules.rule import Rule
 
 GAIN = 0.95
 """A split is taken for its time alone if that is at most this share of the time without a split."""
@@ -134,18 +134,16 @@ def split_for(pending: int, sets: Sequence[Split]) -> Split:
     return next(split for split in sizes if split.actions >= wanted)
 
 
-class InPartitions(Policy):
-    """Wraps a policy so that its micro-batches name their split, by the number of waiting frames.
+class Partitions(Rule):
+    """Chooses the split of all that runs, by the number of waiting frames.
 
-    lanes: lane -> kinds that run in it. sets: the captured splits; with fewer than two, micro-batches name
-    none. Waiting frames are counted when the lane of frames chooses, including the chosen one, so both sides
-    keep one split until that frame is computed. What another lane runs at that moment ends in the split in
-    which it began.
+    frames: the lane of frames. sets: the captured splits; with fewer than two, there is no choice. Waiting
+    frames are counted when the lane of frames chooses, including the chosen one, so both sides keep one split
+    until that frame is computed. What another lane runs at that moment ends in the split in which it began.
     """
 
-    def __init__(self, first: Policy, lanes: Mapping[str, tuple[str, ...]]) -> None:
-        self._first = first
-        self._frames = next(lane for lane, kinds in lanes.items() if OBSERVE in kinds)
+    def __init__(self, frames: str) -> None:
+        self._frames = frames
         self.sets: tuple[Split, ...] = ()
         self._pending = 0
         self.switched = 0
@@ -155,20 +153,16 @@ class InPartitions(Policy):
         """Split of the next micro-batch; None: its lane's own."""
         return split_for(self._pending, self.sets) if len(self.sets) > 1 else None
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
         if lane == self._frames and len(self.sets) > 1 and not any(map(_in_progress, ready)):
             before, self._pending = self.split, sum(map(_computes_prefix, ready))
             self.switched += self.split != before
-        batch = self._first.next(lane, ready, now_s, due_s)
-        return batch if batch is None or self.split is None else replace(batch, split=self.split)
+        return ready
 
-    def ran(self, batch: MicroBatch, took_s: float) -> None:
-        self._first.ran(batch, took_s)
-
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        return self._first.wake_s(ready, now_s)
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        return None
 
 
 def _computes_prefix(request: Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -15,22 +16,33 @@ from hypothesis import strategies as st
 from planned import make_act, make_again, make_observe
 
 from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
-from vla_accel_ros.engine.policies.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
+from vla_accel_ros.engine.rules.rule import Rule
 
 STEPS = 4
 PREFIX = Prefix(0, 0, 0, 2, 1, np.zeros(JOINTS, np.float32), "lift", "", NOBODY, None, cast(Prefixes, None))
 
 
-def chosen(policy: WholeChunks, *ready: Request) -> tuple[Request, ...]:
-    batch = policy.next("main", ready, 0.0)
+def chosen(policy: Rule, *ready: Request) -> tuple[Request, ...]:
+    batch = taken(policy, ready, 0.0)
     return () if batch is None else batch.requests
 
 
-@pytest.mark.parametrize("name", ["chunks", "tokens", "text", "policy"])
+def taken(policy: Rule, ready: Sequence[Request], now_s: float) -> MicroBatch | None:
+    """What runs next, which the rule is told."""
+    batch = policy.next("main", ready, now_s)
+    if batch is not None:
+        policy.chose("main", batch, now_s)
+        if isinstance(policy, StaggeredChunks):
+            policy.plan.chose("main", batch, now_s)
+    return batch
+
+
+@pytest.mark.parametrize("name", ["chunks", "tokens", "text", "rules"])
 def test_a_policy_plans_where_there_is_no_torch(name: str) -> None:
     code = (
-        f"import sys, vla_accel_ros.engine.policies.{name}, vla_accel_ros.engine.request\n"
+        f"import sys, vla_accel_ros.engine.rules.{name}, vla_accel_ros.engine.request\n"
         "print(sorted({'torch', 'triton', 'rclpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -99,9 +111,9 @@ class TestStaggeredChunks:
         frames[0].begun, frames[0].stage = True, PREFILL
         group = MicroBatch(PREFILL, (frames[0],))
         for _ in range(3):
-            step = policy.next("main", (under_way, again, *frames), 0.0)
+            step = taken(policy, (under_way, again, *frames), 0.0)
             assert step == MicroBatch(DENOISE, (under_way, again))
-            assert policy.next("main", (under_way, again, *frames), 0.0) == group
+            assert taken(policy, (under_way, again, *frames), 0.0) == group
         for _ in range(2):
             assert chosen(policy, *frames) == (frames[0],), "there is nothing else"
         assert chosen(policy, under_way, frames[1]) == (under_way,), "also before the next frame begins"
@@ -111,18 +123,18 @@ class TestStaggeredChunks:
     def test_a_step_that_a_chunk_begins_in_does_not_wait_for_a_group_unless_that_follows_a_step(self) -> None:
         policy, see, again = StaggeredChunks(3, groups=4), make_observe(), make_again()
         under_way = make_act(begun=True)
-        policy.ran(MicroBatch(DENOISE, (under_way,)), 0.001)
-        assert policy.next("main", (under_way,), 1.0) == MicroBatch(DENOISE, (under_way,))
+        policy.plan.profile.note("act.denoise", 1, 0.001)
+        assert taken(policy, (under_way,), 1.0) == MicroBatch(DENOISE, (under_way,))
         idle, at_once = 1.0015, 1.001
-        step = policy.next("main", (under_way, again, see), idle)
+        step = taken(policy, (under_way, again, see), idle)
         assert step == MicroBatch(DENOISE, (under_way, again))
         newer, late = make_again(), idle + 0.0015
-        after = policy.next("main", (under_way, newer, see), late)
+        after = taken(policy, (under_way, newer, see), late)
         assert after is not None and after.requests == (see,), "once, however late the host is"
         policy = StaggeredChunks(3, groups=4)
-        policy.ran(MicroBatch(DENOISE, (under_way,)), 0.001)
-        assert policy.next("main", (under_way,), 1.0) is not None
-        group = policy.next("main", (under_way, again, see), at_once)
+        policy.plan.profile.note("act.denoise", 1, 0.001)
+        assert taken(policy, (under_way,), 1.0) is not None
+        group = taken(policy, (under_way, again, see), at_once)
         assert group is not None and group.requests == (see,)
 
     def test_newer_joints_join_a_step_when_there_is_nothing_else(self) -> None:

@@ -16,7 +16,9 @@ from vla_accel_ros.engine.config import (
     SPECULATIVE,
     TOKEN_MODES,
 )
-from vla_accel_ros.engine.policies.tokens import (
+from vla_accel_ros.engine.profile import Times
+from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.rules.tokens import (
     SCHEDULES,
     TokenFrames,
     best,
@@ -24,8 +26,6 @@ from vla_accel_ros.engine.policies.tokens import (
     expected,
     most_riders,
 )
-from vla_accel_ros.engine.profile import Times
-from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch, Request
 
 SERVER = Times(prefill_s=0.008, drafted_s=0.0081, packed_s=0.0082, decode_s=0.0036)
 K = 7
