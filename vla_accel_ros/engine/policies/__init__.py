@@ -1,1 +1,1 @@
-"""Former names of the scheduling rules' interface, for rules of other packages: see engine.rules.rule."""
+"""Former names, for scheduling rules of other packages. policy: of the interface in engine.rules.rule."""
