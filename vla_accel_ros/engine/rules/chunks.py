@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
@@ -93,7 +92,7 @@ class Turns:
         return request.prefix.version <= self._acted.get(request.robot, -1)
 
 
-class Chunks(Rule, Protocol):
+class Chunks(Rule):
     """A rule of frames and chunks, which leaves everybody a turn."""
 
     _turns: Turns

@@ -7,9 +7,9 @@ scheduler of many robots and in a simulator. `rules.Rules` asks the rules of a l
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.profile import Profile, Times
@@ -57,7 +57,7 @@ class Setup:
     times: Times | None = None
 
 
-class Rule(Protocol):
+class Rule(ABC):
     """Chooses the next micro-batch. A subclass must define `next`; a class that is not a subclass must define
     all methods. plan: the engine's, set by `rules.Rules`."""
 
@@ -73,6 +73,7 @@ class Rule(Protocol):
         """What goes before all that other rules choose."""
         return None
 
+    @abstractmethod
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
@@ -85,9 +86,11 @@ class Rule(Protocol):
 
     def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         """Report what the lane runs now, whichever rule chose it."""
+        return None
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         """Report that a micro-batch took took_s; its requests have their results."""
+        return None
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         """When to call `next` again if nothing changes until then."""
