@@ -13,7 +13,7 @@ ROBOTS, NODES = "robots", "nodes"
 STARTING = {
     ROBOTS: {
         "bench": "smoke_of_nodes",
-        "launch": "ros2_launch",
+        "launch": "robots_move ros2_launch",
         "nodes": "closed_loop faults launcher names readme_robot say sim_robot sim_robot_options sim_time"
         " trace viewers",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",

@@ -62,6 +62,12 @@ class RobotDriver:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def calm(self) -> RobotDriver:
+        """It, slower and with smaller pictures: as much as a busy machine delivers."""
+        cameras = tuple(replace(camera, size=(48, 64), rate_hz=10.0) for camera in self.cameras)
+        return replace(self, rate_hz=50.0, cameras=cameras)
+
+    @property
     def description(self) -> str:
         """Its URDF, with the limits of the contract."""
         joints = ""

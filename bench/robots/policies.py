@@ -27,8 +27,9 @@ VOCABULARY = 319
 """Of the bundled tokenizer."""
 
 
-def write_policy(folder: Path, contract: Contract) -> Path:
-    """A pi0.5 trained on the contract's cameras and joints: where they were is around its home."""
+def write_policy(folder: Path, contract: Contract, spread: float = 0.01) -> Path:
+    """A pi0.5 trained on the contract's cameras and joints: where they were is around its home. spread: of
+    actions, of each joint's range."""
     folder.mkdir(parents=True, exist_ok=True)
     images = tuple(camera.image for camera in contract.cameras)
     joints = len(contract.joints)
@@ -52,7 +53,7 @@ def write_policy(folder: Path, contract: Contract) -> Path:
     state = contract.to_policy(middle)
     spans = np.abs(np.diff(contract.to_policy(_ends(contract)), axis=0))[0]
     actions = np.where(contract.delta_mask, 0.0, state)
-    groups = {"state": _statistics(state, 0.1 * spans), "actions": _statistics(actions, 0.01 * spans)}
+    groups = {"state": _statistics(state, 0.1 * spans), "actions": _statistics(actions, spread * spans)}
     (folder / "assets" / "robot" / "norm_stats.json").write_text(json.dumps({"norm_stats": groups}))
     return folder
 

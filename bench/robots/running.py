@@ -1,6 +1,6 @@
 """Runs a robot's driver in a thread of its own: publishers, controllers, the controller manager.
 
-    python bench/robots/running.py NAME      # until Ctrl-C
+    python bench/robots/running.py NAME [calm]      # until Ctrl-C; calm: slower and smaller
 
 Measured positions are those that the controllers command at that time (sim/controller.py is as strict as
 ros2_controllers).
@@ -226,12 +226,15 @@ def _middle(lower: float, upper: float) -> float:
     return 0.5 * (lower + upper)
 
 
-def main(name: str) -> None:
-    """Run until Ctrl-C."""
-    with RunningDriver(ROBOTS[name]()), suppress(KeyboardInterrupt):
+def main(name: str, calm: bool) -> None:
+    """Run until Ctrl-C, then print what the controllers refused."""
+    robot = ROBOTS[name]()
+    with RunningDriver(robot.calm if calm else robot) as driver, suppress(KeyboardInterrupt):
         print(f"{name} runs", flush=True)
         threading.Event().wait()
+    for sentence in driver.rejected:
+        print(f"a controller refused: {sentence}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], "calm" in sys.argv[2:])

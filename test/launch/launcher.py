@@ -4,7 +4,7 @@
 
 As the launch system does, it starts them by its own thread, gives each a terminal of its own (emulate_tty),
 reads what comes from there and passes SIGINT on. SIGTERM and SIGKILL just end it, and nobody else: that is
-the point.
+the point. Others' nodes are executables where `ros2 run` finds them, lib/PACKAGE of a prefix.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def main(path: str, ids: str, *arguments: str) -> int:
 
 def start(node: stand_in.Started) -> tuple[subprocess.Popen, int]:
     """The process, and its terminal's other end."""
-    command = [sys.executable, "-m", f"vla_accel_ros.nodes.{node.executable}", "--ros-args"]
-    command += ["-r", f"__node:={node.name}", *node.ros_arguments]
+    command = [*program(node), "--ros-args", "-r", f"__node:={node.name}", *node.ros_arguments]
     for file in node.files:
         command += ["--params-file", str(file)]
     for name, value in node.parameters.items():
@@ -59,7 +58,17 @@ def start(node: stand_in.Started) -> tuple[subprocess.Popen, int]:
         command, env={**os.environ, **node.environment}, stdout=its_end, stderr=its_end
     )
     os.close(its_end)
+    print(f"{node.name}: process started with pid [{process.pid}]", flush=True)
     return process, our_end
+
+
+def program(node: stand_in.Started) -> list[str]:
+    """Its command without arguments."""
+    if node.package == "vla_accel_ros":
+        return [sys.executable, "-m", f"vla_accel_ros.nodes.{node.executable}"]
+    from ament_index_python.packages import get_package_prefix
+
+    return [str(Path(get_package_prefix(node.package)) / "lib" / node.package / node.executable)]
 
 
 def copy(terminal: int) -> None:

@@ -5,7 +5,6 @@ and MoveIt gets a UR and a Franka for as long as they are released.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,10 +30,7 @@ WAY = 0.15
 
 @pytest.fixture
 def robot(name: str) -> RobotDriver:
-    """Slower and smaller, as much as a busy machine delivers."""
-    robot = ROBOTS[name]()
-    cameras = tuple(replace(camera, size=(48, 64), rate_hz=10.0) for camera in robot.cameras)
-    return replace(robot, rate_hz=50.0, cameras=cameras)
+    return ROBOTS[name]().calm
 
 
 @pytest.fixture
