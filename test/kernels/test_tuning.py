@@ -49,22 +49,23 @@ def test_attention_has_one_entry_for_any_number_of_keys() -> None:
 
 
 def test_kernels_for_hopper_also_take_fewer_rows_but_not_more_or_others() -> None:
-    table = Table(Gpu(132), hopper={"project/64/16/32/bfloat16": A, "project/256/16/32/bfloat16": B})
+    few, many = "project/64/16/32/bfloat16", "project/256/16/32/bfloat16"
+    table = Table(Gpu(132), hopper={few: A, many: B}, smaller={many: A})
 
-    def found(rows: int, columns: int = 16, kernel: str = "project") -> Config | None:
+    def configs(rows: int, columns: int = 16, kernel: str = "project") -> list[Config]:
         return table.pick_hopper(Shape(kernel, rows, columns, 32, "bfloat16"))
 
-    assert [found(rows) for rows in (1, 64, 65, 256, 257)] == [A, A, B, B, None]
-    assert found(64, columns=48) is None
-    assert found(64, kernel="gated_up") is None
+    assert [configs(rows) for rows in (1, 64, 65, 256, 257)] == [[A], [A], [B, A], [B, A], []]
+    assert configs(64, columns=48) == configs(64, kernel="gated_up") == []
 
 
 def test_a_table_reads_what_it_wrote() -> None:
-    hopper = {SHAPE.key: Config(64, 80, 128, 8, 4, 1, "cuda")}
-    table = Table(Gpu(132), {SHAPE.key: A, "attend/512/any/256/bfloat16": B}, pdl=True, hopper=hopper)
+    hopper, smaller = ({SHAPE.key: Config(64, 80, 128, split, 4, 1, "cuda")} for split in (8, 4))
+    entries = {SHAPE.key: A, "attend/512/any/256/bfloat16": B}
+    table = Table(Gpu(132), entries, pdl=True, hopper=hopper, smaller=smaller)
     again = read_table(json.dumps(table.to_json()), "mine.json", Gpu(132))
     assert (again.entries, again.pdl, again.source) == (table.entries, True, "mine.json")
-    assert again.hopper == hopper
+    assert (again.hopper, again.smaller) == (hopper, smaller)
 
 
 @pytest.mark.parametrize(

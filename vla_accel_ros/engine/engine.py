@@ -24,6 +24,7 @@ from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner.runner import ModelRunner
 from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.stages.stage import capture_ahead
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import AnyPolicy
@@ -69,7 +70,8 @@ class Engine:
         acts by tokens, its shared forwards are also built for these); progress: see Stages.build. Raises
         PoolExhausted if every slot is held.
         """
-        self.runner.prepare(views, prompts, progress)
+        with capture_ahead():
+            self.runner.prepare(views, prompts, progress)
 
     def observe(self, observation: Observation) -> Prefix:
         """Compute the prefix of an observation and publish it as its robot's newest; the caller releases it.

@@ -8,15 +8,17 @@ stages that may run at the same time need one each, because kernels keep partial
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels import tuning
+from vla_accel_ros.kernels.early import writing
 from vla_accel_ros.kernels.reference import attention, flow, image, int8, linear, norm, quantized
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, PARTED, Config, Shape
@@ -63,6 +65,17 @@ class Ops:
         return 1
 
 
+warn_once = cache(logging.getLogger(__name__).warning)
+
+WRITTEN = {
+    "attend_rotary": "q k_tail out", "rotary_qkv": "q k v", "place_qkv": "q k v", "add_product": "x y",
+    "project": "x norm.squares norm.scaled", "embed_actions": "out norm.squares norm.scaled",
+    "read_out": "x update magnitudes.values history.before", "add_norm": "x out", "add_norm_int8": "x out",
+    "add_layer_norm": "x out", "rms_norm_rows": "x out", "layer_norm_rows": "x out",
+}  # fmt: skip
+"""Arguments that a kernel writes; all others write `out`."""
+
+
 class Hopper(NamedTuple):
     """A kernel of kernels/cuda: `takes` checks its arguments, `launch` runs it."""
 
@@ -86,6 +99,7 @@ class TritonOps(Ops):
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
         from vla_accel_ros.kernels.cuda import products, rotary_attention, tiles, view_attention
+        from vla_accel_ros.kernels.cuda.compiling import clusters_of
         from vla_accel_ros.kernels.triton import (
             attention,
             flow,
@@ -107,13 +121,28 @@ class TritonOps(Ops):
         for name in tiles.FINISHES:
             hopper[name] = Hopper(tiles.pays, getattr(tiles, name))
 
+        def cuda_config(key: Shape, arguments: tuple[Any, ...]) -> Config | None:
+            """Return the first entry that the kernel takes, or the next one if its clusters could run at
+            once but do not."""
+            gpu, entries = self.table.gpu, self.table.pick_hopper(key)
+            usable = [config for config in entries if hopper[key.kernel].takes(*arguments, config=config)]
+            # Without a table of its own a partition computes the same bits as the device.
+            own = gpu.of_all not in (None, gpu.processors)
+            stream = torch.cuda.current_stream().cuda_stream if own else 0
+            for config in usable if len(usable) > 1 else ():
+                launch = partial(hopper[key.kernel].launch, *arguments, config=config)
+                kernel, blocks, number = clusters_of(launch)
+                if blocks * number > gpu.processors or number <= kernel.at_once(blocks, stream):
+                    return config
+                warn_once("%s: %d clusters of %d blocks do not run at once.", key.key, number, blocks)
+            return usable[0] if usable else None
+
         def tuned(
             kernel: Callable[..., None], shape: Callable[..., Shape], extra: dict[str, Any]
         ) -> Callable[..., None]:
             def launch(*arguments: Any, **named: Any) -> None:
                 key = shape(*arguments)
-                config = self.table.pick_hopper(key)
-                if config is not None and hopper[key.kernel].takes(*arguments, config=config):
+                if (config := cuda_config(key, arguments)) is not None:
                     hopper[key.kernel].launch(*arguments, **named, config=config, pdl=pdl)
                 else:
                     kernel(*arguments, **named, config=self.table.pick(key), pdl=pdl, **extra)
@@ -128,8 +157,7 @@ class TritonOps(Ops):
 
         def of_blas(name: str) -> Callable[..., Any]:
             def launch(*arguments: Any) -> Any:
-                config = self.table.pick_hopper(product_shape(name, *arguments))
-                if config is not None and hopper[name].takes(*arguments, config=config):
+                if (config := cuda_config(product_shape(name, *arguments), arguments)) is not None:
                     return hopper[name].launch(*arguments, config=config, pdl=pdl)
                 return blas[name](*arguments)
 
@@ -140,7 +168,7 @@ class TritonOps(Ops):
                 return view_attention.attend_views(qkv, heads, views, pdl=pdl)
             return Ops.attend_views(qkv, heads, views)
 
-        bound = {
+        bound: dict[str, Callable[..., Any]] = {
             "attend": tuned(attention.attend, attend_shape, scratch),
             "attend_rotary": tuned(attend_rotary, attend_rotary_shape, scratch),
             "rotary_qkv": tuned(linear.rotary_qkv, rotary_qkv_shape, {}),
@@ -165,7 +193,7 @@ class TritonOps(Ops):
             **of_rows_in_8_bits(self.table),
         }
         for name, function in bound.items():
-            setattr(self, name, function)
+            setattr(self, name, writing(WRITTEN.get(name, "out"), getattr(Ops, name), function))
 
     def parts(self, rows: int, weight: Tensor) -> int:
         return self.table.pick(parts_shape(rows, weight)).split

@@ -30,7 +30,8 @@ FORMAT = 1
 class Table:
     """The Configs of a kind of device, and the GPU for which those that are missing are chosen.
 
-    hopper: shapes for which kernels/cuda are faster, where they can be used.
+    hopper: shapes for which kernels/cuda are faster, where they can be used. smaller: for some of them a
+    Config with smaller clusters, for a GPU on which those of hopper do not run at once.
     pdl: whether kernels start before the previous one has ended. source: where the entries come from.
     """
 
@@ -39,6 +40,7 @@ class Table:
     pdl: bool = False
     source: str = "predicted times"
     hopper: dict[str, Config] = field(default_factory=dict)
+    smaller: dict[str, Config] = field(default_factory=dict)
 
     def pick(self, shape: Shape) -> Config:
         """Return the entry of the shape, else the one with the nearest number of rows, else what
@@ -54,18 +56,13 @@ class Table:
             return self.entries[best]
         return chosen(shape, self.gpu)
 
-    def pick_hopper(self, shape: Shape) -> Config | None:
-        """Return the kernels/cuda entry of the shape, or of the next larger number of rows (fewer rows take
-        no longer).
-
-        None if there is none.
-        """
-        if shape.key in self.hopper:
-            return self.hopper[shape.key]
+    def pick_hopper(self, shape: Shape) -> list[Config]:
+        """Return the kernels/cuda entries of the shape, or of the next larger number of rows (fewer rows take
+        no longer), in the order in which to try them."""
         name, rows, *sizes = shape.key.split("/")
         same = [key for key in self.hopper if key.split("/")[0] == name and key.split("/")[2:] == sizes]
-        more = [key for key in same if _rows(key) > int(rows)]
-        return self.hopper[min(more, key=_rows)] if more else None
+        key = min((key for key in same if _rows(key) >= int(rows)), key=_rows, default="")
+        return [entries[key] for entries in (self.hopper, self.smaller) if key in entries]
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that read_table understands."""
@@ -74,6 +71,7 @@ class Table:
             "pdl": self.pdl,
             "configs": {key: asdict(config) for key, config in sorted(self.entries.items())},
             "hopper": {key: asdict(config) for key, config in sorted(self.hopper.items())},
+            "smaller": {key: asdict(config) for key, config in sorted(self.smaller.items())},
         }
 
 
@@ -115,11 +113,11 @@ def read_table(text: str, name: str, gpu: Gpu) -> Table:
         data = json.loads(text)
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, not {FORMAT}")
-        entries, hopper = (
+        entries, hopper, smaller = (
             {key: Config(**config) for key, config in data.get(name, {}).items()}
-            for name in ("configs", "hopper")
+            for name in ("configs", "hopper", "smaller")
         )
-        return Table(gpu, entries, bool(data["pdl"]), name, hopper)
+        return Table(gpu, entries, bool(data["pdl"]), name, hopper, smaller)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{name} is no tuning table ({error}); remove it or run `vla tune` again."

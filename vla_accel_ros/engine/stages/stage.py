@@ -9,19 +9,24 @@ before it is captured: everything it writes follows from its inputs.
 from __future__ import annotations
 
 import gc
+import logging
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, ValuesView
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.kernels.early import EarlyReads
 
-WARM_UPS = 2
+_warn_once = cache(logging.getLogger(__name__).warning)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -148,9 +153,21 @@ class Stage(ABC):
         ordered after the one before."""
         return self._calls.one()
 
+    @property
+    def name(self) -> str:
+        """Its class and variant."""
+        return type(self).__name__ if self.variant is None else f"{type(self).__name__} {self.variant!r}"
+
+    def check(self) -> None:
+        """Run the body once. Raises RuntimeError, with names of stage, kernel and tensor, if a launch reads
+        early what may still be written (kernels.early)."""
+        with EarlyReads(self.name):
+            self.body()
+
     @torch.inference_mode()
     def capture(self, stream: torch.cuda.Stream | None = None) -> None:
         """Record the variant's graph; does nothing on a CPU or if it is captured. The inputs must be valid.
+        Other streams go on. Raises RuntimeError as `check` does.
 
         stream: to record on; the graph keeps its partition of processors and its priority; None = the stream
             of the graph before, or a new one. cuBLAS keeps a workspace for each stream that is recorded on
@@ -162,19 +179,22 @@ class Stage(ABC):
         current = current_stream(self.device)
         self.recording = side = stream or self.recording or torch.cuda.Stream(self.device)
         side.wait_stream(current)
+        if _Captures.configured and not _Captures.ahead.get():
+            _warn_once("%s is captured while it is waited for: tell Engine.prepare.", self.name)
         # Warm up: compiling kernels and allocating library workspaces cannot be captured.
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self.body()
+            self.check()
+            self.body()
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile. Memory that the garbage collector frees would end the
-        # capture.
-        with (
-            no_collection(),
-            torch.cuda.graph(graph, self._shared, stream=side, capture_error_mode="thread_local"),
-        ):
-            self.body()
+        # capture, and torch.cuda.graph would first wait for all streams.
+        with no_collection(), torch.cuda.stream(side):
+            graph.capture_begin(self._shared, capture_error_mode="thread_local")
+            try:
+                self.body()
+            finally:
+                graph.capture_end()
         self._graphs.put((self.variant, self.partition), graph)
 
     def run(self) -> None:
@@ -187,13 +207,40 @@ class Stage(ABC):
             self.body()
 
 
+class _Captures:
+    """Captures under way, and what is to be told of them. collects: whether garbage was collected before the
+    first; configured: whether a block of `capture_ahead` has ended."""
+
+    lock, count, collects = threading.Lock(), 0, False
+    ahead, configured = ContextVar("ahead", default=False), False
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable garbage collection in the block: it may free graphs and device memory."""
-    collects = gc.isenabled()
-    gc.disable()
+    """Disable garbage collection, which frees device memory, while any thread is in such a block."""
+    with _Captures.lock:
+        if not _Captures.count:
+            _Captures.collects = gc.isenabled()
+            gc.disable()
+        _Captures.count += 1
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        with _Captures.lock:
+            _Captures.count -= 1
+            if not _Captures.count and _Captures.collects:
+                gc.enable()
+
+
+@contextmanager
+def capture_ahead() -> Iterator[None]:
+    """A block in which stages are captured before they are needed; later ones are warned about. At its end
+    the device gets back the memory that only capturing needed."""
+    token = _Captures.ahead.set(True)
+    try:
+        yield
+    finally:
+        _Captures.ahead.reset(token)
+        _Captures.configured = True
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

@@ -1,8 +1,7 @@
 """Launch attention.cu: attention of a denoise step, on sm_90.
 
 Same signature as the reference in kernels/reference/attention.py. `takes` checks the arguments: bfloat16,
-heads of 256, and a tail. The prefix, slots, lengths and tails are read early (PDL), so they must have been
-written before the chain of launches began, as is the case when a chunk is denoised.
+heads of 256, and a tail.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.shapes import Config
 
 HEAD, PANEL, PAD, WARP = 256, 64, 8, 32
@@ -61,6 +61,7 @@ def takes(
     )
 
 
+@reads_early("k v slots lengths tails", waits=False)
 def attend(
     q: Tensor,
     k: Tensor,

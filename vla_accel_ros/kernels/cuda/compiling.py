@@ -7,7 +7,9 @@ kernel is compiled once per process for the present device, with its sizes as ma
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -104,6 +106,7 @@ class Kernel:
         share = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         _checked(driver.cuKernelSetAttribute(share, CARVEOUT, kernel, driver.CUdevice(index)))
         self._function = driver.CUfunction(int(kernel))
+        self._at_once: dict[tuple[int, int], int] = {}
 
     def launch(
         self, grid: tuple[int, int, int], arguments: tuple[ctypes.Structure, ...], pdl: bool, cluster: int = 1
@@ -113,22 +116,51 @@ class Kernel:
         arguments: copied by the driver. pdl: whether it may start before the previous launch has ended.
         cluster: blocks of a cluster, along the first grid dimension.
         """
+        if (trial := _TRIAL.get()) is not None:
+            trial.append((self, cluster, math.prod(grid) // cluster))
+            return
+        config = self._config(grid, torch.cuda.current_stream().cuda_stream, cluster, pdl)
+        addresses = (ctypes.c_void_p * len(arguments))(
+            *(ctypes.addressof(argument) for argument in arguments)
+        )
+        _checked(self._driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
+
+    def at_once(self, cluster: int, stream: int = 0) -> int:
+        """Return how many clusters of so many blocks run at once on the processors of a stream, 0 = of the
+        device."""
+        if (cluster, stream) not in self._at_once:
+            config = self._config((cluster, 1, 1), stream, cluster)
+            told = self._driver.cuOccupancyMaxActiveClusters(self._function, config)
+            self._at_once[cluster, stream] = int(_checked(told))
+        return self._at_once[cluster, stream]
+
+    def _config(self, grid: tuple[int, int, int], stream: int, cluster: int, pdl: bool = False) -> Any:
         driver = self._driver
         config: Any = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = self._threads, 1, 1
-        config.sharedMemBytes = self._shared
-        config.hStream = torch.cuda.current_stream().cuda_stream
+        config.sharedMemBytes, config.hStream = self._shared, stream
         clusters, early = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
         clusters.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         clusters.value.clusterDim.x, clusters.value.clusterDim.y, clusters.value.clusterDim.z = cluster, 1, 1
         early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         early.value.programmaticStreamSerializationAllowed = int(pdl)
         config.attrs, config.numAttrs = [clusters, early], 2
-        addresses = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.addressof(argument) for argument in arguments)
-        )
-        _checked(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0))
+        return config
+
+
+_TRIAL: ContextVar[list[tuple[Kernel, int, int]] | None] = ContextVar("trial", default=None)
+
+
+def clusters_of(launch: Callable[[], object]) -> tuple[Kernel, int, int]:
+    """Return the kernel of a launch, the blocks of its clusters, and their number, without launching it."""
+    trial: list[tuple[Kernel, int, int]] = []
+    token = _TRIAL.set(trial)
+    try:
+        launch()
+    finally:
+        _TRIAL.reset(token)
+    return trial[0]
 
 
 def tensor_map(tensor: Tensor, box: tuple[int, ...]) -> TensorMap:

@@ -1,9 +1,7 @@
 """Launch products.cu: the three products of a denoise layer, for few rows, on sm_90.
 
 Same signatures as the references in kernels/reference/linear.py. `takes` checks the arguments: bfloat16,
-whole tiles of columns and of the inner dimension, and weights that fit into a block's shared memory. Tables,
-positions, slots and starts are read early (PDL), so they must have been written before the chain of launches
-began.
+whole tiles of columns and of the inner dimension, and weights that fit into a block's shared memory.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import per_sequence
@@ -72,6 +71,7 @@ def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, c
     )
 
 
+@reads_early("weight", waits=False)
 def gated_up(
     x: Tensor,
     weight: Tensor,
@@ -90,6 +90,7 @@ def gated_up(
     _launch(GATED_UP, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
 
 
+@reads_early("weight cos sin positions slots starts", waits=False)
 def rotary_qkv(
     x: Tensor,
     weight: Tensor,
@@ -120,6 +121,7 @@ def rotary_qkv(
     _launch(ROTARY_QKV, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
 
 
+@reads_early("weight", waits=False)
 def project(
     a: Tensor,
     weight: Tensor,
@@ -141,6 +143,15 @@ def project(
             arguments.scaled = norm.scaled.data_ptr()
             _table(arguments, "scale", norm.scale)
     _launch(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
+
+
+def clusters_at_once(device: torch.device) -> dict[int, int]:
+    """Return how many clusters of so many blocks run at once, if a block takes a multiprocessor."""
+    torch.zeros(1, device=device)  # makes its context the thread's
+    config, inner = Config(64, 64, CHUNK, 4, 8, 8, "cuda"), 4096
+    definitions, shared = macros(PROJECT, config, inner, ROWS), shared_bytes(PROJECT, config, inner, ROWS)
+    kernel = _kernel(tuple(definitions.items()), device, shared)
+    return {blocks: kernel.at_once(blocks) for blocks in (2, 3, 4, 6, 8)}
 
 
 def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Arguments:

@@ -1,8 +1,7 @@
 """Launch rotary_attention.cu: attention of staggered chunks, on sm_90.
 
 Same signature as the reference in kernels/reference/attention.py. `takes` checks the arguments: bfloat16 and
-heads of 256. The prefix, tables, slots and lengths are read early (PDL), so they must have been written
-before the chain of launches began. q and k_tail stay unused.
+heads of 256. q and k_tail stay unused.
 
 In its Config, block_m is 64 rows for each head of a block, block_n the keys of a tile, and split the key
 ranges of all sequences together. How a sequence is split does not depend on the others' lengths, so neither
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.shapes import Config
 
 HEAD, PANEL = 256, 64
@@ -68,6 +68,7 @@ def takes(
     )
 
 
+@reads_early("cos sin k v slots lengths", waits=False)
 def attend_rotary(
     y: Tensor,
     cos: Tensor,

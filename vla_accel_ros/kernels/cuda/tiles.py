@@ -2,8 +2,7 @@
 
 Same signatures as the references in kernels/reference/norm.py. `takes` checks the arguments: bfloat16,
 columns and inner dimension multiples of 8, and a tile that fits into a block's shared memory; rows may be any
-number. Weights and biases are read early (PDL), so they must have been written before the chain of launches
-began.
+number.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, SHARED_BYTES
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.shapes import Config
 
 FINISHES = {"bias_product": 0, "gelu_product": 1, "add_product": 2}
@@ -84,6 +84,7 @@ def fits(config: Config) -> bool:
     )
 
 
+@reads_early("weight bias", waits=False)
 def bias_product(
     a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
 ) -> None:
@@ -91,6 +92,7 @@ def bias_product(
     _launch("bias_product", a, weight, bias, out, config, pdl)
 
 
+@reads_early("weight bias", waits=False)
 def gelu_product(
     a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, config: Config, pdl: bool = False
 ) -> None:
@@ -98,6 +100,7 @@ def gelu_product(
     _launch("gelu_product", a, weight, bias, out, config, pdl)
 
 
+@reads_early("weight bias", waits=False)
 def add_product(
     a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, *, config: Config, pdl: bool = False
 ) -> tuple[None, None]:

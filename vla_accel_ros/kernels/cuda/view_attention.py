@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.kernels.cuda import compiling
+from vla_accel_ros.kernels.early import reads_early
 
 HEAD, PANEL, ROWS, KEYS, THREADS = 72, 64, 64, 256, 160
 REST = HEAD - PANEL
@@ -37,6 +38,7 @@ def takes(qkv: Tensor, heads: int, views: int) -> bool:
     )
 
 
+@reads_early(waits=False)
 def attend_views(qkv: Tensor, heads: int, views: int, *, pdl: bool = False) -> Tensor:
     """See kernels.reference.attention.attend_views."""
     out = torch.empty(len(qkv), heads * HEAD, dtype=qkv.dtype, device=qkv.device)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options, precision
 
@@ -145,6 +146,7 @@ def _combine(
     tl.store(out + row[:, None].to(tl.int64) * HEAD + d[None, :], result.to(out.dtype.element_ty), mask=ok)
 
 
+@reads_early("slots lengths tails")
 def attend(
     q: Tensor,
     k: Tensor,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.reference.flow import Guide, History, Magnitudes
 from vla_accel_ros.kernels.reference.linear import GROUP, NORM_EPS, Norm
 from vla_accel_ros.kernels.shapes import Config
@@ -170,6 +171,7 @@ def _read_out(
         tl.store(magnitudes + magnitude, tl.sqrt(tl.sum(counted * counted, axis=0) / count))
 
 
+@reads_early("in_weight")
 def embed_actions(
     x: Tensor,
     in_weight: Tensor,
@@ -213,6 +215,7 @@ def embed_actions(
         )  # fmt: skip
 
 
+@reads_early()
 def read_out(
     hidden: Tensor,
     weight: Tensor,

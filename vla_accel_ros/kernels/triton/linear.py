@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
@@ -192,6 +193,7 @@ def _gated_up(
     tl.store(to, fed.to(out.dtype.element_ty), mask=row_ok[:, None] & ok[None, :])
 
 
+@reads_early()
 def rotary_qkv(
     x: Tensor,
     weight: Weight,
@@ -231,6 +233,7 @@ def rotary_qkv(
     )  # fmt: skip
 
 
+@reads_early()
 def gated_up(
     x: Tensor,
     weight: Weight,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.triton.launch import after_previous, options
 
@@ -170,6 +171,7 @@ def add_norm(
     )  # fmt: skip
 
 
+@reads_early("weight bias")
 def add_layer_norm(
     x: Tensor,
     y: Tensor | None,
@@ -180,8 +182,7 @@ def add_layer_norm(
     *,
     pdl: bool = False,
 ) -> None:
-    """See kernels.reference.norm.add_layer_norm. With pdl, weight and bias must have been written before the
-    chain of launches began."""
+    """See kernels.reference.norm.add_layer_norm."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _add_layer_norm[(rows,)](

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.reference.linear import GROUP, Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
@@ -106,6 +107,7 @@ def _project(
             )  # fmt: skip
 
 
+@reads_early()
 def project(
     a: Tensor,
     weight: Weight,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options, precision
 
@@ -147,6 +148,7 @@ def _attend_rotary(
         tl.store(to, result.to(out.dtype.element_ty), mask=row_ok[:, None] & d_ok)
 
 
+@reads_early("slots lengths")
 def attend_rotary(
     y: Tensor,
     cos: Tensor,

@@ -113,11 +113,15 @@ def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], o
 
 
 def described(device: Any) -> dict[str, Any]:
-    """Describe a device as torch sees it."""
+    """Describe a device as torch sees it; clusters: how many of so many blocks run at once, on sm_90."""
     import torch
+
+    from vla_accel_ros.kernels.cuda.compiling import launchable
+    from vla_accel_ros.kernels.cuda.products import clusters_at_once
 
     if device.type != "cuda":
         return {"name": "cpu"}
+    clusters = clusters_at_once(device) if launchable(torch.empty(0, device=device)) else {}
     properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
@@ -126,6 +130,7 @@ def described(device: Any) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "integrated": bool(properties.is_integrated),
         "cuda": torch.version.cuda,
+        "clusters": {str(blocks): number for blocks, number in clusters.items()},
     }
 
 
@@ -142,6 +147,9 @@ def lines(document: dict[str, Any]) -> Iterable[str]:
         )
     if document["not_launched"]:
         yield f"not launched by these models: {', '.join(document['not_launched'])}"
+    if clusters := document["device"].get("clusters"):
+        at_once = ", ".join(f"{number} of {blocks}" for blocks, number in clusters.items())
+        yield f"clusters at once: {at_once} blocks"
     yield table(document["rows"])
     for row in document["memory"]:
         measured, planned = row["measured_bytes"] / 1e9, row["predicted_bytes"] / 1e9

@@ -93,6 +93,7 @@ def steps(
 def starting_table(table: Table, ways: tuple[str, ...], used: Table, only_weights: bool = False) -> Table:
     """Return `table` as a tuning begins with it: empty, or with the entries of the table in use for fewer
     ways than all or --only-weights. Entries of kernels/cuda are left out if that way is timed."""
+    table.smaller = dict(used.smaller)
     if only_weights:
         table.entries, table.hopper, table.pdl = dict(used.entries), dict(used.hopper), used.pdl
     elif set(ways) < set(WAYS):
@@ -178,7 +179,7 @@ class Chooser:
             return
 
         def layers_us(key: str, candidate: Config) -> float:
-            changed = replace(table, hopper={**table.hopper, key: candidate})
+            changed = replace(table, hopper={**table.hopper, key: candidate}, smaller={})
             return sum(self._layer_us(config, count, changed) for count in keys)
 
         for _ in range(ROUNDS):
@@ -237,7 +238,7 @@ class Chooser:
         times_us = {}
         for candidate in candidates:
             table.hopper[key] = candidate
-            ops = TritonOps(self._device, replace(table, pdl=True))
+            ops = TritonOps(self._device, replace(table, pdl=True, smaller={}))
             if not ops.hopper[piece.kernel].takes(*piece.arguments(0), config=candidate):
                 continue
             with torch.inference_mode():

@@ -66,6 +66,7 @@ class Tuning:
         if data.get("finished", True) or not same:
             return 0
         self.table.entries, self.table.hopper, self.table.pdl = stored.entries, stored.hopper, stored.pdl
+        self.table.smaller = stored.smaller
         self.done = {label: gain and Gain(**gain) for label, gain in data["done"].items()}
         return len(self.done)
 

@@ -25,7 +25,8 @@ from vla_accel_ros.models.pi.model import Pi
 class Finish(Stage):
     """The last layer for the last token of a prefix, whose input Prefill kept in carry.
 
-    slots, lengths int32 [1]: place and length of the prefix; hidden [1, 1, W]: after the final norm.
+    slots, lengths, positions int32 [1]: place and length of the prefix, and length - 1; hidden [1, 1, W]:
+    after the final norm.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Finish(Stage):
             return torch.zeros(1, *shape, device=device, dtype=pool.k.dtype)
 
         counts = torch.int32, (1,)
-        self._inputs = Inputs(device, {"slots": counts, "lengths": counts})
-        self.slots, self.lengths = self._inputs.fields.values()
+        self._inputs = Inputs(device, {"slots": counts, "lengths": counts, "positions": counts})
+        self.slots, self.lengths, self.positions = self._inputs.fields.values()
         self.lengths.fill_(1)
         self._zeros = torch.zeros_like(self.slots)
         self._k, self._v = (place(sizes.kv_heads, 1, sizes.head_dim) for _ in range(2))
@@ -52,7 +53,7 @@ class Finish(Stage):
 
     def set(self, slot: int, length: int) -> None:
         """Set the slot and the length of the prefix."""
-        self._inputs.put(slots=[slot], lengths=[length])
+        self._inputs.put(slots=[slot], lengths=[length], positions=[length - 1])
 
     def body(self) -> None:
         ops, layer, index = self.ops, self.prefix.layers[-1], len(self.prefix.layers) - 1
@@ -62,7 +63,7 @@ class Finish(Stage):
         norm.leave(self._x)
         # The token's own key is in the pool already: the one computed here goes to a scratch buffer.
         ops.rotary_qkv(
-            self._x, layer.qkv, self.cos, self.sin, self.lengths - 1, self._q, self._k, self._v, self._zeros,
+            self._x, layer.qkv, self.cos, self.sin, self.positions, self._q, self._k, self._v, self._zeros,
             self._zeros, norm,
         )  # fmt: skip
         ops.attend(
@@ -96,7 +97,7 @@ class FinishInt8(Finish):
         ops.rms_norm_int8(x, self._factors[0], rows.of(own.qkv))
         ops.multiply_int8(rows.of(own.qkv), own.qkv, self._qkv.flatten(0, 1))
         ops.place_qkv(
-            self._qkv, self.cos, self.sin, self.lengths - 1, self._q, self._k, self._v, self._zeros,
+            self._qkv, self.cos, self.sin, self.positions, self._q, self._k, self._v, self._zeros,
             self._zeros,
         )  # fmt: skip
         ops.attend(
