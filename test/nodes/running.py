@@ -8,6 +8,7 @@ test killed them.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,7 +140,7 @@ class NodeProcess:
         process, written = self._newest
         threading.Thread(target=self._start_again, args=(process, written), daemon=True).start()
         links = [link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir()]
-        for lock in (link for link in links if link.match("/dev/shm/fastdds_port*_el")):
+        for lock in (link for link in links if link.match("/dev/shm/fast*_port*_el")):
             name = lock.name.removesuffix("_el")
             for part in (name, lock.name, f"sem.{name}_mutex"):
                 lock.with_name(part).unlink(missing_ok=True)
@@ -194,7 +195,7 @@ def shared_memory(pid: int) -> set[Path]:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
         return set()
-    return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/fastdds_" in line}
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if re.search("/dev/shm/fast(dds|rtps)_", line)}
 
 
 def until(

@@ -86,7 +86,7 @@ class Demo:
         """Fast DDS' port files of the demo's domain (250 ports from 7400 + 250 x domain on) that it made."""
         first = 7400 + 250 * self.domain
         ports = {str(port) for port in range(first, first + 250)}
-        names = (path.name for path in Path("/dev/shm").glob("*fastdds_port*"))
+        names = (path.name for path in Path("/dev/shm").glob("*fast*_port*"))
         return [
             name for name in names if "".join(filter(str.isdigit, name)) in ports and name not in self._before
         ]

@@ -21,11 +21,11 @@ def test_a_port_that_was_made_again_is_heard(tmp_path):
     assert lost_ports(process) == frozenset()
 
 
-@pytest.mark.parametrize("lock", ["fastdds_port7413_el", "fastdds_port7413_el (deleted)"])
-def test_a_port_that_is_read_and_deleted_is_lost(tmp_path, lock):
-    process = proc(
-        tmp_path, ["fastdds_port7413 (deleted)", "fastdds_port7415"], [lock, "fastdds_port7415_el"]
-    )
+@pytest.mark.parametrize("name", ["fastdds", "fastrtps"])
+@pytest.mark.parametrize("lock", ["port7413_el", "port7413_el (deleted)"])
+def test_a_port_that_is_read_and_deleted_is_lost(tmp_path, lock, name):
+    locks = [f"{name}_{lock}", f"{name}_port7415_el"]
+    process = proc(tmp_path, [f"{name}_port7413 (deleted)", f"{name}_port7415"], locks)
     assert lost_ports(process) == {7413}
 
 

@@ -44,8 +44,9 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str
 
 PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 FAST_DDS = ("", "rmw_fastrtps_cpp", "rmw_fastrtps_dynamic_cpp")
-_PORT = re.compile(r"/fastdds_port(\d+)( \(deleted\))?$")
-_LOCK = re.compile(r"/fastdds_port(\d+)_el( \(deleted\))?$")
+# Fast DDS 2 calls its files fastrtps_...
+_PORT = re.compile(r"/fast(?:dds|rtps)_port(\d+)( \(deleted\))?$")
+_LOCK = re.compile(r"/fast(?:dds|rtps)_port(\d+)_el( \(deleted\))?$")
 
 
 def share_path(relative: str) -> Path:

@@ -38,8 +38,8 @@ def shared_memory(folder: Path = Path("/dev/shm"), proc: Path = Path("/proc")) -
     """Inspect /dev/shm: small segments, free space, and processes whose part is gone."""
     status = os.statvfs(folder)
     small = 0
-    for path in folder.glob("fastdds_*"):
-        if re.fullmatch(r"fastdds_[0-9a-f]{16}", path.name) and path.stat().st_size < STOCK_SEGMENT:
+    for path in folder.glob("fast*_*"):
+        if re.fullmatch(r"fast(dds|rtps)_[0-9a-f]{16}", path.name) and path.stat().st_size < STOCK_SEGMENT:
             small += _is_locked(path.with_name(f"{path.name}_el"))
     lost = tuple(_named(process) for process in proc.glob("[0-9]*") if lost_ports(process))
     return Memory(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, small, lost)

@@ -190,7 +190,7 @@ def mapped(pid: int) -> set[Path]:
 
 
 def _of_fast_dds(pid: int) -> set[Path]:
-    return {path for path in mapped(pid) if path.name.startswith("fastdds_")}
+    return {path for path in mapped(pid) if path.name.startswith(("fastdds_", "fastrtps_"))}
 
 
 def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
