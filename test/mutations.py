@@ -204,7 +204,7 @@ MUTATIONS = (
         "home: a call that was cancelled",
         "if call != self._calls:",
         "if False:",
-        ("test_homing_calls.py",),
+        ("test_homing.py",),
         "held_never_moves",
     ),
     Mutation(
@@ -289,7 +289,7 @@ MUTATIONS = (
         "outputs: a stream that is behind",
         "if passed_ns >= _BEHIND_S * 1e9 and not brakes:",
         "if False:",
-        ("test_outputs.py",),
+        ("test_reported_states.py",),
     ),
     Mutation(
         "publishers: two that stay", "(0 if ours else 1):", "(0 if ours else 2):", ("test_publishers.py",)
@@ -366,7 +366,7 @@ MUTATIONS = (
         "noise of a request",
         "seed % (1 << 64), counter=first * counts",
         "seed % (1 << 64), counter=counts",
-        ("test_noise.py",),
+        ("test_sampling.py",),
         "overlap",
     ),
     Mutation(
@@ -409,12 +409,12 @@ MUTATIONS = (
         ("test_overload.py",),
         "evidence",
     ),
-    Mutation("a slow stream", "_SLOW = 0.8", "_SLOW = 0.4", ("test_arrivals.py",)),
+    Mutation("a slow stream", "_SLOW = 0.8", "_SLOW = 0.4", ("test_joints.py",)),
     Mutation(
         "frames that were lost",
         "max(round(periods) - 1, 0)",
         "max(round(periods) - 2, 0)",
-        ("test_arrivals.py",),
+        ("test_joints.py",),
     ),
     Mutation(
         "age of a set of frames",
@@ -440,7 +440,7 @@ MUTATIONS = (
         "a picture without colour",
         "<= _GREY).mean()) >= _GREY_SHARE",
         "<= _GREY).mean()) > 1.0",
-        ("test_trained.py",),
+        ("test_robot_inputs.py",),
     ),
     Mutation(
         "rotation of a camera",
@@ -461,7 +461,7 @@ MUTATIONS = (
         "a joint that stops too late",
         "velocity > _LONGEST_STOP_S * acceleration",
         "velocity > 100 * _LONGEST_STOP_S * acceleration",
-        ("test_contract_mistakes.py",),
+        ("test_contract.py",),
     ),
     Mutation(
         "joints of a controller",
@@ -491,23 +491,23 @@ MUTATIONS = (
         "a continuous joint of a URDF",
         '    if kind == "continuous":\n        lower = upper = None\n',
         '    if kind == "continuous":\n        lower = upper = 0.0\n',
-        ("test_urdf.py",),
+        ("test_contract_examples.py",),
     ),
     Mutation(
         "fleet: dominant phase",
         "generation.length_s >= execution",
         "generation.length_s < execution",
-        ("test_kairos.py",),
+        ("test_orders.py",),
     ),
-    Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_kairos.py",)),
+    Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_orders.py",)),
     Mutation(
-        "fleet: ageing of a bucket", "bucket -= int(age_s / ageing_s)", "bucket -= 0", ("test_kairos.py",)
+        "fleet: ageing of a bucket", "bucket -= int(age_s / ageing_s)", "bucket -= 0", ("test_orders.py",)
     ),
     Mutation(
         "fleet: longest execution",
         "bucket * LONGEST_S - (scaled_s",
         "bucket * LONGEST_S + (scaled_s",
-        ("test_kairos.py",),
+        ("test_orders.py",),
     ),
     Mutation(
         "fleet: order of submission",
@@ -531,33 +531,33 @@ MUTATIONS = (
         "fleet: slowdown",
         "rounds_left / (slowdown * slowdown)",
         "rounds_left / slowdown",
-        ("test_remaining.py",),
+        ("test_orders.py",),
     ),
     Mutation(
         "fleet: age",
         "rounds_left / sqrt(1.0 + now_s - task.began_s)",
         "rounds_left / (1.0 + now_s - task.began_s)",
-        ("test_remaining.py",),
+        ("test_orders.py",),
     ),
     Mutation(
         "fleet: an arm that moves",
         "(0.5 if task.rounds else 1.0) * rounds_left",
         "rounds_left",
-        ("test_remaining.py",),
+        ("test_orders.py",),
     ),
     Mutation(
         "fleet: what moves on can wait",
         "key if task.runs_out_s <= calm_s else CALM + key",
         "key",
-        ("test_remaining.py",),
+        ("test_orders.py",),
     ),
     Mutation(
         "fleet: mean of what is left",
         "remaining.append(total / more)",
         "remaining.append(total)",
-        ("test_work.py",),
+        ("test_orders.py",),
     ),
-    Mutation("fleet: those that go on", "self._most(kind, done) - done)", "0.0)", ("test_work.py",)),
+    Mutation("fleet: those that go on", "self._most(kind, done) - done)", "0.0)", ("test_orders.py",)),
     Mutation("fleet: emergencies alone", "max(priorities) >= EMERGENCY", "False", ("test_fleet_rules.py",)),
     Mutation(
         "fleet: priorities",
@@ -571,9 +571,9 @@ MUTATIONS = (
         "for request in waiting]) < -math.inf",
         ("test_fleet_rules.py",),
     ),
-    Mutation("fleet: placement", "sooner += other.limit * batches", "sooner += 0", ("test_placement.py",)),
+    Mutation("fleet: placement", "sooner += other.limit * batches", "sooner += 0", ("test_fleet_rules.py",)),
     Mutation(
-        "fleet: a late replica", "now_s + max(now_s - expected_s, 1e-3)", "now_s", ("test_placement.py",)
+        "fleet: a late replica", "now_s + max(now_s - expected_s, 1e-3)", "now_s", ("test_fleet_rules.py",)
     ),
     Mutation(
         "fleet: stale observations",

@@ -35,7 +35,7 @@ NOT_RUN = {
     "vla inspect PATH --as pi05_libero": "needs a checkpoint of openpi: test/models/checkpoints",
     'vla convert PATH OUT --as "pi05_droid action_horizon=16"': "the same",
     "vla convert BASE OUT --adapter LORA": "needs an adapter: test/models/checkpoints",
-    "vla inspect --verify OUT": "test/models/checkpoints/test_checksum.py",
+    "vla inspect --verify OUT": "test/models/checkpoints/test_checkpoint.py",
     "vla compare PATH --peer lerobot --python ~/lerobot/.venv/bin/python": "needs the peer's environment",
     "vla compare PATH --peer openpi --python ~/openpi/.venv/bin/python --as pi05_libero": "the same",
     "vla compare PATH --peer transformers --python ~/openvla/.venv/bin/python --statistics bridge_orig": "",

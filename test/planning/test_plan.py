@@ -263,3 +263,16 @@ def test_a_config_without_sizes_is_refused_with_its_file(text: str, said: str, t
     with pytest.raises(ValueError) as caught:
         sizes_of(tmp_path)
     assert str(tmp_path / "config.json") in str(caught.value) and said in str(caught.value)
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "jetson.md").read_text()
+
+
+@pytest.mark.parametrize("mode", ["maxn", "50w", "30w", "15w"])
+def test_the_table_of_power_modes_is_the_plans(mode: str) -> None:
+    printed = []
+    for precision in ("exact", "w8a8", "w8a8-int4"):
+        plan = make_plan(MODELS["pi05"], load(f"orin-agx-64:{mode}"), Work(precision=precision))
+        ms, least, most = (f"{1e3 * each:.0f}" for each in plan.latency)
+        printed.append(f"{ms} ({least} to {most})")
+    assert f"| `{mode}` | {' | '.join(printed)} |" in PAGE

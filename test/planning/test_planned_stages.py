@@ -1,25 +1,34 @@
-"""The launches of each family's stages, from traces of its modules, against torch's counts of whole calls."""
+"""The launches of each family's stages, from traces of its modules, against torch's counts of whole calls; what a model
+cannot have is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builders import make_policy
+from openvla_builders import make_openvla_folder
+from smolvla_recording import make_smolvla_folder
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.options import check_options
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.planning.operations import GATED, ROWS, Kind, Op, product, total_flops, total_launches
 from vla_accel_ros.planning.stages import network, operations, weight_parts
-from vla_accel_ros.planning.work import Sizes, Work
+from vla_accel_ros.planning.work import ENGINE_PRECISIONS, Sizes, Work, check_work
 
 VISION = VisionConfig(width=24, depth=3, mlp=40, heads=4, image_size=28, patch=7)
 PREFIX = GemmaConfig(width=32, depth=3, mlp=48, heads=4, kv_heads=1, head_dim=8)
@@ -169,3 +178,44 @@ def test_8_bit_rows_are_where_stages_have_them() -> None:
 def test_work_that_no_stage_computes_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Work(**wrong)
+
+
+def _refused(check: Callable[[str], None]) -> list[str]:
+    refused = []
+    for precision in ENGINE_PRECISIONS:
+        try:
+            check(precision)
+        except ValueError as error:
+            assert f"precision is {precision}" in str(error)
+            refused.append(precision)
+    return refused
+
+
+@pytest.mark.parametrize("family", ["pi0", "pi05", "openvla", "smolvla"])
+def test_precisions_are_those_of_the_engine(family: str, tmp_path: Path) -> None:
+    policy: AnyPolicy
+    if family == "openvla":
+        policy = load_policy(make_openvla_folder(tmp_path))
+    elif family == "smolvla":
+        policy = load_policy(make_smolvla_folder(tmp_path / "folder"))
+    else:
+        policy = make_policy(family)
+
+    def run(precision: str) -> None:
+        check_options(policy, EngineConfig(fast=True, precision=precision))
+
+    def plan(precision: str) -> None:
+        check_work(policy.config, Work(1, 1, precision=precision))
+
+    assert _refused(plan) == _refused(run)
+    plan("all-int8")
+
+
+def test_cameras_and_words_are_those_of_the_model() -> None:
+    check_work(PI0, Work(views=3, prompt=48))
+    check_work(OPENVLA_7B, Work(views=3))  # it takes one image of however many cameras
+    for work in (Work(views=4), Work(prompt=49)):
+        with pytest.raises(ValueError, match="this pi0"):
+            check_work(PI0, work)
+    with pytest.raises(ValueError, match="has 1 cameras"):
+        check_work(replace(PI0, image_names=("one",)), Work())

@@ -1,16 +1,21 @@
-"""What the demo's figures mean: commanded motion, jerk, ages, answers, and which episodes are played."""
+"""What the demos' figures mean: commanded motion, jerk, ages, answers, which episodes are played, what a demo of hours keeps
+in memory, and how fast simulated time goes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
+from sensor_msgs.msg import Image
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.sim.tasks import FAMILIES
-from vla_accel_ros.tools.demo import measure
-from vla_accel_ros.tools.demo.plan import CHANGE_EVERY, episodes
+from vla_accel_ros.sim.tasks import FAMILIES, tasks
+from vla_accel_ros.tools.demo import film, measure
+from vla_accel_ros.tools.demo.plan import CHANGE_EVERY, Plan, episodes
+from vla_accel_ros.tools.demo.play import Board, Played
+from vla_accel_ros.tools.fleet_demo.pace import AGE_S, LEAST, MOST, changed, first
 
 MS = 1_000_000
 
@@ -137,3 +142,56 @@ def test_one_family_alone_still_asks_for_every_block():
 def test_a_wrong_plan_is_refused(families, seed, sentence):
     with pytest.raises(ValueError, match=sentence):
         episodes(families, seed)
+
+
+TRACES = measure.Traces(("a",), np.arange(8), np.zeros((8, 1)), np.zeros((8, 1)), np.arange(1))
+
+
+def played(index: int, success: bool, time_s: float = 3.0) -> Played:
+    plan = Plan(index, index, tasks(FAMILIES[0])[0])
+    return Played(plan, 0, 1, (), success, time_s, (), (), 0, [], [], None, {}, TRACES)
+
+
+def test_board_keeps_the_traces_of_the_drawn_episode_only() -> None:
+    board = Board()
+    for episode in (played(0, False), played(1, True, 2.0), played(2, True, 5.0), played(3, False, 9.0)):
+        board.end(episode)
+    assert [episode.traces for episode in board.played] == [None] * 4
+    assert board.drawn is not None and board.drawn.plan.index == 2 and board.drawn.traces is TRACES
+    board.end(replace(played(4, True, 8.0), traces=None))
+    assert board.drawn.plan.index == 2
+
+
+def test_film_keeps_the_last_minutes() -> None:
+    board = Board(plan=Plan(0, 0, tasks(FAMILIES[0])[0]))
+    reel = film.Film(["front"], board)
+    image = Image(height=2, width=2, step=6, encoding="rgb8", data=bytes(12))
+    count = film.FILM_HZ * film.FILM_S + 100
+    for k in range(count):
+        image.header.stamp.sec, image.header.stamp.nanosec = divmod((k + 1) * 10**9 // film.FILM_HZ, 10**9)
+        reel.on_image("front", image)
+    assert len(reel.frames) == film.FILM_HZ * film.FILM_S
+    assert reel.frames[-1].stamp_ns == count * 10**9 // film.FILM_HZ
+
+
+@pytest.mark.parametrize("makes_hz", [0.0, 0.1, 3.0, 20.0, 1e4])
+def test_it_begins_with_what_was_measured_and_never_beyond_real_time(makes_hz: float) -> None:
+    assert LEAST <= first(makes_hz, 12.0) <= MOST
+    assert first(makes_hz, 12.0) <= first(2 * makes_hz, 12.0)
+    assert first(makes_hz, 12.0) <= max(LEAST, makes_hz / 12.0)
+
+
+@pytest.mark.parametrize("takes_s", [0.05, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("begins", [LEAST, 0.3, MOST])
+def test_it_comes_to_where_chunks_are_as_old_as_wanted(takes_s: float, begins: float) -> None:
+    """A chunk takes takes_s of real time; simulated time has gone on by less when it comes."""
+    factor = begins
+    for _ in range(60):
+        factor = changed(factor, [0.5 * takes_s * factor, takes_s * factor])
+    assert factor == pytest.approx(min(MOST, AGE_S / takes_s))
+
+
+def test_the_slowest_robot_counts_and_where_none_waits_nothing_changes() -> None:
+    assert changed(0.5, []) == 0.5
+    assert changed(0.5, [0.1, 2.0]) < 0.5 < changed(0.5, [0.1, 0.1])
+    assert changed(0.5, [0.1, 1e9]) > 0.1  # not all at once

@@ -1,10 +1,21 @@
-"""What controllers say of themselves, as Humble, Jazzy and UR fill it, and as some that say little do."""
+"""What controllers say of themselves, the two clocks of an output, and what a stream of commands does when its node is
+deactivated. Time is given."""
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+from world import Clock, StreamLine
+
+from vla_accel_ros.contract.parts import Controller
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.outputs.output import steady_ns
+from vla_accel_ros.control.outputs.outputs import Outputs
+from vla_accel_ros.control.outputs.positions import PositionOutput
 from vla_accel_ros.control.outputs.reports import Execution, Reports
+from vla_accel_ros.control.trajectory import Trajectory
 
 MS = 1_000_000
 BEGAN = 1000 * 1_000_000_000
@@ -99,3 +110,68 @@ def test_what_is_not_filled_is_not_there():
     reports = Reports()
     states = [make_state(ms, 0.1, 0.0)._replace(passed_ns=0, reference={}) for ms in (20.0, 40.0)]
     assert [reports.read(state).rests for state in states] == [False, False]
+
+
+STEADY_NS = 7_000 * MS
+
+
+def clock_at(now_ns: int, passed_ns: int, simulated: bool = False) -> SimpleNamespace:
+    """Both clocks, passed_ns after ROS time was now_ns and the steady clock STEADY_NS."""
+    return SimpleNamespace(
+        now_ns=lambda: now_ns + passed_ns, monotonic_ns=lambda: STEADY_NS + passed_ns, simulated=simulated
+    )
+
+
+@pytest.mark.parametrize("passed_ns", [0, 3 * MS, 900 * MS])
+def test_the_steady_time_is_that_of_the_stamp_though_the_process_was_preempted_since(passed_ns: int) -> None:
+    assert steady_ns(clock_at(500 * MS, passed_ns), 500 * MS) == STEADY_NS
+
+
+@pytest.mark.parametrize("set_ns", [-3_600_000 * MS, -MS, 1_100 * MS, 3_600_000 * MS])
+def test_a_clock_that_was_set_since_moves_no_steady_time(set_ns: int) -> None:
+    clock = clock_at(500 * MS, 0)
+    clock.now_ns = lambda: 500 * MS + set_ns
+    assert steady_ns(clock, 500 * MS) == STEADY_NS
+
+
+def test_there_is_no_steady_time_in_simulated_time() -> None:
+    assert steady_ns(clock_at(500 * MS, 0, simulated=True), 500 * MS) is None
+
+
+def test_readings_between_which_the_process_was_preempted_are_made_again() -> None:
+    steady = iter([STEADY_NS, STEADY_NS + 3 * MS, STEADY_NS + 3 * MS, STEADY_NS + 3 * MS])
+    ros = iter([500 * MS, 503 * MS])
+    clock = SimpleNamespace(now_ns=ros.__next__, monotonic_ns=steady.__next__, simulated=False)
+    assert steady_ns(clock, 500 * MS) == STEADY_NS
+
+
+S, NAMES = 1_000_000_000, ("a", "b")
+ARM = Controller("arm/commands", NAMES, "forward_command", rate_hz=100.0)
+SPEED = 0.5
+
+
+def rests_at(position: float, at_ns: int) -> Trajectory:
+    return Trajectory(NAMES, np.array([at_ns]), np.full((1, 2), position), np.zeros((1, 2)))
+
+
+@pytest.mark.parametrize(("away", "acceleration"), [(0.02, 5.0), (0.3, 5.0), (1.8, 5.0), (1.8, 0.2)])
+def test_a_stream_that_is_behind_its_path_has_come_to_rest_when_its_node_is_deactivated(away, acceleration):
+    """As on the way to where the joints are: 1.8 rad take 3.7 s, or more for joints that brake in 2.5 s."""
+    limits = JointLimits(*(np.full(2, value) for value in (-2.0, 2.0, SPEED, acceleration)))
+    heard: list[np.ndarray] = []
+    now = [1000 * S]
+    clock = Clock(lambda: now[0], simulated=True)
+    output = PositionOutput(ARM, limits, StreamLine(lambda command: heard.append(command.copy())), clock)
+    robot = Outputs(NAMES, NAMES, [output], clock, 0.0)
+    output.send(rests_at(0.0, now[0]), now[0])
+    output.tick(now[0])
+    output.send(rests_at(away, now[0] + 5 * S), now[0])
+    for _ in range(round(SPEED / acceleration * 100)):
+        now[0] += S // 100
+        output.tick(now[0])
+    now[0] += S // 100
+    for pause_s in robot.close():
+        now[0] += round(pause_s * S)
+    velocity = np.diff([*heard, heard[-1]], axis=0) * ARM.rate_hz
+    assert np.abs(velocity).max() > 0.1
+    assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= acceleration * 1.01

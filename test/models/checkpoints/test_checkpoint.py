@@ -1,9 +1,14 @@
-"""A checkpoint folder is loaded whole or refused in one sentence."""
+"""A checkpoint folder is loaded whole or refused in one sentence, and known by what is in it; which errors leave a GPU that
+can be used."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
+from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.config import PI05, VisionConfig
+from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED
 
@@ -230,3 +237,74 @@ def test_arguments_are_checked(folder: Path) -> None:
     refused(folder, "delta_mask is int64 [6]", delta_mask=np.zeros(6, int))
     refused(folder, "delta_mask has 9 joints", delta_mask=np.zeros(9, bool))
     refused(folder, "delta_mask has 0 joints", delta_mask=np.zeros(0, bool))
+
+
+def test_a_copy_is_the_same_checkpoint(tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    found = checksum(model)
+    assert len(found) == 64 and found == checksum(model)
+    shutil.copytree(model, tmp_path / "copy")
+    os.utime(tmp_path / "copy" / "config.json", (0, 0))
+    (tmp_path / "copy" / "README.md").write_text("notes")
+    (tmp_path / "copy" / ".cache").mkdir()
+    (tmp_path / "copy" / ".cache" / "lock").write_text("")
+    assert checksum(tmp_path / "copy") == found
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "assets/arm/norm_stats.json"])
+def test_one_bit_is_another_checkpoint(tmp_path, file):
+    model = make_checkpoint(tmp_path / "model")
+    found = checksum(model)
+    content = bytearray((model / file).read_bytes())
+    content[-1] ^= 1
+    (model / file).write_bytes(content)
+    assert checksum(model) != found
+
+
+def test_another_name_is_another_checkpoint(tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    found = checksum(model)
+    (model / "assets" / "arm").rename(model / "assets" / "leg")
+    assert checksum(model) != found
+
+
+def test_it_can_be_broken_off_and_needs_a_file(tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    assert checksum(model, lambda: True) == ""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no file"):
+        checksum(tmp_path / "empty")
+
+
+SCRIPT = """
+import torch
+from vla_accel_ros.models.device import device_fault
+
+def raised(what):
+    try:
+        what()
+    except RuntimeError as error:
+        return device_fault(error)
+    raise SystemExit("nothing was raised")
+
+ones = torch.ones(4, device="cuda")
+assert not raised(lambda: ones + torch.ones(3, device="cuda"))
+assert not raised(lambda: torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
+assert not raised(lambda: ones + torch.ones(4))
+assert (ones + ones).sum().item() == 8
+assert raised(lambda: ones[torch.full((1,), 7, device="cuda")].cpu())  # a failed assertion in a kernel
+assert raised(lambda: ones.cpu())
+print("as expected")
+"""
+
+
+def test_an_error_on_a_cpu_is_no_fault_of_a_gpu():
+    assert not device_fault(RuntimeError("CUDA error: device-side assert triggered"))
+    assert not device_fault(ValueError("state has 3 values"))
+
+
+@pytest.mark.gpu
+def test_a_fault_in_a_kernel_lasts_and_wrong_shapes_and_too_much_memory_do_not():
+    """In a process of its own, which nothing else can use after it."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "as expected" in done.stdout, done.stderr

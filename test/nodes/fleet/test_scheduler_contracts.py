@@ -1,18 +1,27 @@
-"""Contracts as robots send them: any text is taken, or refused in a sentence that names the robot."""
+"""What robots send to a fleet's scheduler and ask of it: contracts as any text, replicas as words, and the time it goes by."""
 
 from __future__ import annotations
 
+import argparse
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.protocol import RobotDescription
+from vla_accel_ros.fleet.replicas.ray_options import Where
+from vla_accel_ros.fleet.replicas.replica import SERVE
 from vla_accel_ros.nodes.fleet import fleet_convert
+from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import Reader, contract_of
+from vla_accel_ros.nodes.fleet.engines import where
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.tools.fleet.up import node_arguments, register
 
 GOOD = Path(demo_contract()).read_text()
 ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><robot name="&x;"/>'
@@ -103,3 +112,130 @@ def test_a_text_is_read_once_in_another_thread_whichever_robots_send_it(
     assert contract_of(descriptions[0]) is read[descriptions[0]]
     assert len(threads) == 2 and threading.current_thread().name not in threads
     reader.close()
+
+
+def test_ray_replicas_are_read_nearest_first() -> None:
+    assert where("edge") == [(Where("edge"), False)]
+    assert where("edge:1 cloud:2:0.5") == [(Where("edge"), False), *[(Where("cloud", 0.5), True)] * 2]
+    assert where("cloud:1::0.04") == [(Where("cloud", network_s=0.04), False)]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "",
+        "edge:0",
+        "edge:x",
+        "edge:1:-1",
+        "edge:1:nan",
+        ":2",
+        "a b:c",
+        "edge:999",
+        "edge:1:1:-1",
+        "edge:1::x",
+    ],
+)
+def test_ray_replicas_are_refused_when_malformed(word: str) -> None:
+    with pytest.raises(ValueError, match="ray_replicas"):
+        where(word)
+
+
+def test_fleet_up_passes_its_options_to_node() -> None:
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    command = [
+        "up",
+        "--replicas",
+        "edge:1",
+        "cloud:2",
+        "--address",
+        "auto",
+        "--goal",
+        "many_robots",
+        "--param",
+        "hedge:=true",
+    ]
+    words = node_arguments(parser.parse_args(command))
+    for word in (
+        "replicas:='ray'",
+        "goal:='many_robots'",
+        "ray_replicas:='edge:1 cloud:2'",
+        "ray_address:='auto'",
+        "hedge:=true",
+    ):
+        assert word in words
+    with pytest.raises(ValueError, match="NAME:=VALUE"):
+        node_arguments(parser.parse_args([*command, "--param", "hedge"]))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        node_arguments(parser.parse_args([*command, "--model", "/nowhere"]))
+
+
+S = 1_000_000_000
+
+
+class Times:
+    """Real and simulated time of a test."""
+
+    def __init__(self, ros_ns: int | None) -> None:
+        self.steady_s, self.ros_ns = 100.0, ros_ns
+        self.clock = SchedulerClock(lambda: self.ros_ns, lambda: self.steady_s)
+
+    def go(self, seconds: float, pace: float) -> None:
+        self.steady_s += seconds
+        if self.ros_ns is not None:
+            self.ros_ns += round(seconds * pace * S)
+
+
+def replica(**profile: float) -> Any:
+    """One that makes a chunk in so many real seconds."""
+    return SimpleNamespace(name="local", profile=Profile({(SERVE, 1): profile.get("takes_s", 0.4)}))
+
+
+def test_real_time_is_steady_time_and_scales_nothing() -> None:
+    times, one = Times(None), replica()
+    for _ in range(5):
+        times.go(0.5, 1.0)
+        assert times.clock.look([one])
+    assert times.clock.now_s() == 102.5
+    assert one.profile.known() == {(SERVE, 1): 0.4}
+
+
+def test_simulated_time_goes_on_over_jumps() -> None:
+    times = Times(0)
+    assert times.ros_ns is not None
+    times.go(1.0, 0.25)
+    times.ros_ns += 1_700_000_000 * S  # the first that is heard of the simulation's clock
+    times.clock.jumped(1_700_000_000 * S)
+    times.go(1.0, 0.25)
+    assert times.clock.now_s() == pytest.approx(0.5)
+    times.ros_ns -= 1000 * S
+    times.clock.jumped(-1000 * S)
+    assert times.clock.now_s() == pytest.approx(0.5)
+
+
+def test_a_replica_makes_more_chunks_in_slower_seconds() -> None:
+    times, one = Times(5 * S), replica(takes_s=0.4)
+    assert not times.clock.look([one])
+    times.go(0.5, 0.1)
+    assert times.clock.look([one])
+    for pace in (0.1, 0.5, 1.0):
+        for _ in range(6):
+            times.clock.look([one])
+            times.go(0.5, pace)
+        assert one.profile.known()[SERVE, 1] == pytest.approx(0.4 * pace, rel=0.3)
+    times.clock.look([one])
+    assert one.profile.known()[SERVE, 1] == pytest.approx(0.4, rel=0.06)
+
+
+def test_one_that_was_measured_anew_is_scaled_anew_and_time_that_stands_still_changes_nothing() -> None:
+    times, one = Times(5 * S), replica(takes_s=0.4)
+    for _ in range(6):
+        times.clock.look([one])
+        times.go(0.5, 0.1)
+    one.profile = Profile({(SERVE, 1): 0.8})
+    times.clock.look([one])
+    assert one.profile.known()[SERVE, 1] == pytest.approx(0.08)
+    for _ in range(6):
+        times.go(0.5, 0.0)
+        times.clock.look([one])
+    assert one.profile.known()[SERVE, 1] > 0.0
