@@ -22,12 +22,3 @@ def test_every_pair_of_values_is_met_by_few_cases() -> None:
     met = set().union(*(pairs(cases[number]) for number in chosen))
     assert met == set().union(*map(pairs, cases))
     assert 12 <= len(chosen) < 20 and chosen == sorted(chosen)
-
-
-def test_of_two_parameters_every_case_is_needed() -> None:
-    assert covering(grid(3, 4)) == list(range(12))
-
-
-def test_pairs_that_no_case_has_are_not_looked_for() -> None:
-    cases = [case for case in grid(2, 2, 2) if sum(case.values()) != 3]
-    assert len(covering(cases)) < len(cases) and covering([]) == []

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from workers import FIRST, STARTING, group, quick
+from workers import FIRST, STARTING, group
 
 HERE = Path(__file__).parent
 FIXTURES = {"shared_start", "operator", "ros_domain", "shared_domain"}
@@ -36,14 +36,3 @@ def test_every_file_of_the_groups_is_there() -> None:
     ]
     assert {*listed, *FIRST} <= {path.as_posix() for path in FILES}
     assert len(set(listed)) == len(listed), "one of them is listed twice"
-
-
-def test_quick_tests_are_most_and_none_that_starts_nodes() -> None:
-    groups = {path: group(path) for path in FILES}
-    quick_files = [path for path in FILES if quick(groups[path])]
-    assert len(quick_files) > 0.6 * len(FILES)
-    assert not [path for path in quick_files if groups[path] in STARTING]
-    assert (
-        Path("control/test_adversary.py") in quick_files
-        and Path("kernels/test_compiling.py") not in quick_files
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import corun
-import numpy as np
 import pytest
 import torch
 from corun import (
@@ -25,7 +24,6 @@ from corun import (
     best_splits,
     expected_s,
     make,
-    poisson,
     serve,
 )
 
@@ -122,21 +120,6 @@ def test_screens_that_fail_or_are_cancelled_give_their_slots_back(monkeypatch: p
     scheduler.cancel(*scheduler.requests)
     assert "no screen" in failing.lost and "cancelled" in cancelled.lost
     assert captured.pool.free == 2 and agents.idle.is_set()
-
-
-def test_what_is_not_captured_is_refused() -> None:
-    with pytest.raises(ValueError, match="33 slots"):
-        captured_on("cpu", slots=33)
-    with pytest.raises(ValueError, match="a chunk of 4 tokens"):
-        captured_on("cpu").prefill(0, 0, 4, (), None)
-
-
-def test_arrivals_are_those_of_their_seed_and_rate() -> None:
-    arrivals = poisson(4.0, 10_000, seed=3)
-    assert arrivals == poisson(4.0, 10_000, seed=3) != poisson(4.0, 10_000, seed=4)
-    gaps = np.diff([arrival.time_s for arrival in arrivals])
-    assert gaps.mean() == pytest.approx(0.25, rel=0.03) and gaps.std() == pytest.approx(0.25, rel=0.05)
-    assert {arrival.tokens for arrival in arrivals} == set(range(30, 81))
 
 
 def screen(encoded: bool = False, priority: int = 0) -> Request:

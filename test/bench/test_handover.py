@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from handovers import delays, scene
+from handovers import delays
 from handovers.scene import measure, reference
-from handovers.styles import STYLES
 
 
 @pytest.mark.parametrize("from_desired", [True, False])
@@ -49,20 +48,6 @@ def test_what_is_learnt_of_a_delay_makes_its_hand_overs_smooth(delay_s: float) -
     assert result.adapted <= 50.0
     assert result.fixed > 1000.0 if delay_s > 2 * delays.LEAD_S else result.fixed <= 50.0
     assert min(max(delay_s, delays.LEAD_S), delays.LEAD_MAX_S) <= result.lead_s <= delay_s + 0.03
-
-
-def test_the_table_of_delays_names_what_was_adapted_to() -> None:
-    head, rule, body = delays.lines([delays.Late("blend", 0.1, 1234.0, 10.0, 0.12)])
-    assert head.count("|") == rule.count("|") == 6
-    assert body == "| blend | 100 | 1,234 | 10 | 0.120 |"
-
-
-def test_the_table_has_both_settings_of_every_style() -> None:
-    rows = [scene.Smoothness(style, flag, 1e4, 2.0, 0.01) for style in STYLES for flag in (True, False)]
-    head, rule, *body = scene.lines(rows)
-    assert head.count("|") == rule.count("|") == 5
-    assert len(body) == len(STYLES)
-    assert body[0] == "| full chunk, stamped at observation | 10,000 / 10,000 | 2.00 / 2.00 | 10.0 / 10.0 |"
 
 
 def test_the_reference_is_what_the_scene_says() -> None:

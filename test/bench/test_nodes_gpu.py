@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
-import nodes_gpu
 import numpy as np
 import pytest
 
-import run
 from real_nodes.figures import figures, window
-from real_nodes.shares import PURPOSES, Shares
-from real_nodes.spawned import Port, Processes
 from vla_accel_ros.timeline import Event, Recorded
 
 MS, S = 1_000_000, 1_000_000_000
@@ -66,26 +60,3 @@ def test_a_window_is_what_every_node_still_knows() -> None:
     assert period.records[0].events[0].end_ns == 4 * S
     with pytest.raises(ValueError, match="make --window shorter"):
         window([record(11 * S, 12 * S)], 3 * S, 11 * S)
-
-
-def test_processor_time_is_of_what_the_thread_is_for() -> None:
-    shares = Shares({"us": os.getpid()})
-    while not (times_s := shares.so_far()["us"])["executor"]:
-        sum(range(100_000))
-    assert tuple(times_s) == PURPOSES
-
-
-def test_a_parameter_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(nodes_gpu.BENCH, ["--small", "--inference", "sped=3"]) == 2
-    assert "--inference sped=3 is no KEY=VALUE of a parameter of inference" in capsys.readouterr().err
-
-
-def _fail(port: Port) -> dict[str, str]:
-    raise ValueError("no such thing")
-
-
-def test_spawned_process_is_named_with_its_reason_when_it_fails() -> None:
-    with Processes() as processes:
-        processes.start("camera", _fail)
-        with pytest.raises(RuntimeError, match=r"(?s)process camera failed.*no such thing"):
-            processes.ready()

@@ -84,17 +84,6 @@ def test_rows_of_other_cases_stay_and_an_interrupted_run_keeps_its_own(tmp_path:
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_cell_is_a_path_and_a_format() -> None:
-    from tables.forms import cells, markdown
-    from tables.pages import filled
-
-    row = {"engine": {"p50_ms": 2.345}, "late": 0.0625, "name": "x"}
-    assert cells(row, "engine.p50_ms:.2f", "late:.1%", "name") == ["2.35", "6.2 %", "x"]
-    assert markdown([("a", "b"), ("1", "2"), "said"]) == "| a | b |\n|---|---|\n| 1 | 2 |\nsaid"
-    with pytest.raises(KeyError, match="no-such"):
-        filled("<!-- table: no-such -->\n<!-- end -->")
-
-
 def test_every_table_of_the_pages_is_made_of_its_file() -> None:
     assert (ROOT / "docs").is_dir()
     assert run.command(["tables", "--check"]) == 0

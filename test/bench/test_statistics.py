@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
-import block_shapes
-import fleet_replicas
 import guided
 import handover
 import numpy as np
@@ -16,25 +13,16 @@ import pytest
 import torch
 from builders import make_config
 
-from fleets.admitting import half
-from fleets.loads import make_trace, most_robots
-from fleets.serving import options_of
-from grids.oxygen import arrivals
-from shaping.fit import fitted
-from shaping.measured import load
 from shared import roofline
 from shared.closed_loop import Job, Log
 from shared.intervals import doubling, interval
-from shared.models import config_of, page_locked
+from shared.models import config_of
 from shared.paired import bootstrap, gain
-from shared.roofline import Ceilings, Op, product
 from shared.subjects import plain, random_observation, relative
-from shared.timing import Pinned
-from tables.forms import RESULTS, result
+from tables.forms import result
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
-from vla_accel_ros.kernels.block_shapes import ROWS
-from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.config import PI0
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.demo_policy.evaluate import wilson
@@ -120,14 +108,6 @@ def test_measures_are_differences_of_pairs_and_shares_of_scenes() -> None:
     assert pooled["seam"]["median"] == pytest.approx(-0.5) and pooled["seam"]["n"] == 2
 
 
-def test_an_op_takes_the_longer_of_its_bytes_and_its_arithmetic() -> None:
-    ceilings = Ceilings(bandwidth=1e9, arithmetic=1e12)
-    assert Op("bytes", 3, 2e3, 1e3).us(ceilings) == pytest.approx(6.0)
-    assert Op("flops", 1, 2e3, 5e6).us(ceilings) == pytest.approx(5.0)
-    op = product("p", 1, rows=3, columns=5, inner=7)
-    assert (op.bytes, op.flops) == (70, 210)
-
-
 @pytest.mark.parametrize(
     ("views", "expected"), [(1, (0.33, 1.56, 1.58)), (2, (0.66, 3.04, 1.61)), (3, (0.99, 4.54, 1.64))]
 )
@@ -141,14 +121,6 @@ def test_the_roofline_is_the_published_one_less_what_is_not_computed(
     assert times["total"] == pytest.approx(sum(times[stage] for stage in ("encode", "prefill", "denoise")))
 
 
-@pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
-def test_kernels_of_a_step_sum_to_the_step(config: PiConfig) -> None:
-    times_us = roofline.kernels_us(config, 2, 20)
-    layer = sum(times_us[name] for name in ("rotary_qkv", "attend", "project o", "gated_up", "project down"))
-    step = 18 * layer + times_us["embed_actions"] + times_us["read_out"]
-    assert step == pytest.approx(1e3 * roofline.stages(config, 2, steps=1)["denoise"])
-
-
 @pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @torch.inference_mode()
 def test_both_sides_of_the_comparison_compute_the_same(kind: str) -> None:
@@ -158,57 +130,6 @@ def test_both_sides_of_the_comparison_compute_the_same(kind: str) -> None:
     assert relative(ours.actions, plain(model, inputs, steps=3)()) < 1e-4
     for part in ours.parts().values():
         part()
-
-
-def test_constants_are_fitted_to_what_was_measured() -> None:
-    """To launches that take three times as long: all that a search may change is made slower."""
-    _, gpu, cases = load(RESULTS / "block_shapes.json")
-    few = [case for case in cases if "encode" in case.name and case.processors == 132][:6]
-    slower = [case._replace(times={config: 3 * us for config, us in case.times.items()}) for case in few]
-    constants, error = fitted("ROWS", slower, gpu, 80, 0)
-    assert error < fitted("ROWS", slower, gpu, 0, 0)[1]
-    assert (
-        constants.start_us + constants.block_us + constants.latency_us
-        > ROWS.start_us + ROWS.block_us + ROWS.latency_us
-    )
-
-
-def test_a_file_of_block_shapes_is_compared_again(tmp_path: Path) -> None:
-    document = result("block_shapes")
-    published, document["compared"] = document["compared"], []
-    file = tmp_path / "block_shapes.json"
-    file.write_text(json.dumps(document))
-    block_shapes.again(file)
-    for row, other in zip(json.loads(file.read_text())["compared"], published, strict=True):
-        for way in ("chosen", "by_count", "table"):  # processors differ in a mean's last bit
-            assert row.pop(way) == pytest.approx(other.pop(way), rel=1e-9)
-        assert row == other
-
-
-def test_page_locked_tensors_are_counted() -> None:
-    """Without a GPU nothing can be page-locked: what is counted is that Python asks for it."""
-
-    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.overrides.handle_torch_function(_pinned, (tensor,), tensor)
-
-    def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    _pinned.__name__ = "pin_memory"
-    with Pinned() as pinned:
-        torch.zeros(5)
-        pin_memory(torch.zeros(3, dtype=torch.int32))
-        pin_memory(torch.zeros(2))
-    assert (pinned.tensors, pinned.bytes) == (2, 20)
-
-
-def test_a_frame_in_page_locked_memory_is_the_same() -> None:
-    policy = random_policy(config_of("pi0", True), CPU, torch.float32)
-    observation = random_observation(policy, 2, 8, (6, 8), seed=3)
-    placed, registration = page_locked(observation)
-    for name, image in observation.images.items():
-        np.testing.assert_array_equal(placed.images[name], image)
-    registration.end()
 
 
 def test_chunks_agree_with_the_one_before_as_they_say() -> None:
@@ -227,14 +148,6 @@ def test_chunks_agree_with_the_one_before_as_they_say() -> None:
     assert max(distances[guided.GUIDED], distances[guided.EXACT]) < 0.5 * distances[guided.FREE]
 
 
-def test_arrivals_are_as_many_as_they_say() -> None:
-    assert arrivals("uniform", 3, 9) == [[9], [9], [9]]
-    poisson = [len(frame) for frame in arrivals("poisson", 4000, 9)]
-    assert np.mean(poisson) == pytest.approx(1.0, abs=0.05) and max(poisson) > 2 and min(poisson) == 0
-    mixed = [length for (length,) in arrivals("random length", 1000, 10)]
-    assert set(mixed) == {2, 10} and np.mean(mixed) == pytest.approx(6.0, abs=0.3)
-
-
 def test_what_was_played_before_a_kill_is_not_played_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,62 +160,6 @@ def test_what_was_played_before_a_kill_is_not_played_again(
     assert reopened.get(job) == make_episode(1.0, seed=3)
     with pytest.raises(ValueError, match="another policy"):
         Log(path, "2f")
-
-
-def test_a_trace_asks_at_its_rate_and_is_the_same_for_a_seed() -> None:
-    trace = make_trace(5, hz=4.0, jitter=0.1, seconds=50.0, seed=3)
-    assert trace == make_trace(5, 4.0, 0.1, 50.0, 3) != make_trace(5, 4.0, 0.1, 50.0, 4)
-    assert [due.at_s for due in trace] == sorted(due.at_s for due in trace)
-    for robot in {due.robot for due in trace}:
-        requests = [due for due in trace if due.robot == robot]
-        assert [due.number for due in requests] == list(range(len(requests)))
-        gaps = np.diff([due.at_s for due in requests])
-        assert 0.225 <= gaps.min() < gaps.max() <= 0.275 and len(requests) == pytest.approx(200, abs=8)
-
-
-@pytest.mark.parametrize("fit", range(8))
-def test_the_largest_number_that_fits_is_found(fit: int) -> None:
-    tried: list[int] = []
-
-    def fits(robots: int) -> bool:
-        tried.append(robots)
-        return robots <= fit
-
-    assert most_robots(fits, 1, 6) == min(fit, 6) and len(tried) <= 3
-    assert all(most_robots(fits, 1, 6, guess) == min(fit, 6) for guess in range(9))
-
-
-@pytest.mark.parametrize("count", range(1, 8))
-def test_half_of_the_windows_decide_and_no_more_are_tried(count: int) -> None:
-    for good in range(count + 1):
-        for order in (range(count), reversed(range(count))):
-            tried: list[int] = []
-
-            def well(seed: int, good: int = good, tried: list[int] = tried) -> bool:
-                tried.append(seed)
-                return seed < good
-
-            assert half(list(order), well) == (2 * good >= count)
-            assert len(set(tried)) == len(tried) <= count
-    assert half(range(2), lambda seed: seed == 0)  # one that was held up does not decide
-
-
-@pytest.mark.parametrize(
-    "word", ["four", "seats=2", "staggered=1", "lanes=five", "staggered=8,seats_by_load=yes"]
-)
-def test_a_setting_that_cannot_be_is_refused(word: str) -> None:
-    with pytest.raises(ValueError):
-        options_of(word)
-    assert options_of("staggered=8,seats_by_load=true") == {"staggered": 8, "seats_by_load": True}
-
-
-def test_the_speed_up_is_over_the_mean_of_either_alone() -> None:
-    hz = {"local": 9.0, "ray, first": 10.0, "ray, second": 12.0, "ray, both": 22.0}
-    cases = [{"case": name, "saturated": {"chunks_hz": rate_hz}} for name, rate_hz in hz.items()]
-    assert fleet_replicas.speedup(cases) == 2.0
-    cases[2]["saturated"] = {"chunks_hz": 0.0}
-    with pytest.raises(RuntimeError, match="second replica"):
-        fleet_replicas.speedup(cases)
 
 
 def test_node_and_simulator_agree_in_the_published_run() -> None:

@@ -1,5 +1,5 @@
-"""A contract is read whole or refused before it costs anything, with one sentence for each mistake that names the field, the
-value and the fix."""
+"""A contract is read whole or refused before it costs anything, with one sentence for each mistake that names
+the field, the value and the fix."""
 
 from __future__ import annotations
 

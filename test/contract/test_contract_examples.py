@@ -1,5 +1,5 @@
-"""The contracts of real robots load, fit the published models, and say what openpi's own code does; limits come out of a
-URDF."""
+"""The contracts of real robots load, fit the published models, and say what openpi's own code does; limits
+come out of a URDF."""
 
 from __future__ import annotations
 

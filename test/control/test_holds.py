@@ -1,5 +1,5 @@
-"""What was held or released stays so: over processes that were killed or ended, and over the lifecycle; what the state file
-of a node gives back, and what it does not believe."""
+"""What was held or released stays so: over processes that were killed or ended, and over the lifecycle; what
+the state file of a node gives back, and what it does not believe."""
 
 from __future__ import annotations
 

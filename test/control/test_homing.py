@@ -1,4 +1,5 @@
-"""A move of ~/home: what ends it, and calls of it that never move the robot. The robot is moved by hand, in simulated time."""
+"""A move of ~/home: what ends it, and calls of it that never move the robot. The robot is moved by hand, in
+simulated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Orders of a fleet, worked out by hand: Kairos' wait ratio, remaining work, and the tasks and rounds that they judge."""
+"""Orders of a fleet, worked out by hand: Kairos' wait ratio, remaining work, and the tasks and rounds that
+they judge."""
 
 from __future__ import annotations
 

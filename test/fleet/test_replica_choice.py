@@ -36,34 +36,6 @@ def begun(fleet: Fleet) -> dict[str, list[str]]:
     return {one.name: [round_.robot for round_ in one.served] for one in fleet.replicas}
 
 
-def test_one_goes_to_the_edge_and_waits_for_it_where_the_cloud_is_no_sooner() -> None:
-    fleet = make_fleet(network_s=0.21)
-    for number in range(3):
-        fleet.begin(f"/r{number}")
-    # The edge answers at 0.1, 0.2 and 0.3 s, the cloud would at 0.31 s.
-    assert begun(fleet) == {"edge": ["/r0"], "cloud": []}
-
-
-def test_who_would_wait_longer_for_the_edge_goes_to_the_cloud() -> None:
-    fleet = make_fleet(network_s=0.15)
-    for number in range(4):
-        fleet.ask(f"/r{number}")
-    fleet.step()
-    # The edge answers at 0.1 s and 0.2 s; the cloud at 0.25 s, where the edge would at 0.3 s.
-    assert begun(fleet) == {"edge": ["/r0"], "cloud": ["/r2"]}
-    fleet.serve(0.1)
-    assert begun(fleet)["edge"] == ["/r0", "/r1"]
-
-
-def test_a_far_cloud_gets_nobody_and_one_at_hand_is_as_good_as_the_edge() -> None:
-    for network_s, there in ((5.0, []), (0.0, ["/r1"])):
-        fleet = make_fleet(network_s=network_s)
-        for number in range(2):
-            fleet.ask(f"/r{number}")
-        fleet.step()
-        assert begun(fleet) == {"edge": ["/r0"], "cloud": there}
-
-
 def test_every_request_of_a_random_trace_goes_where_it_is_answered_soonest() -> None:
     """By the arithmetic of a near, slow replica and a distant, fast one."""
     chance, now_s, edge_s, cloud_s, network_s = np.random.default_rng(7), 0.0, 0.1, 0.04, 0.13

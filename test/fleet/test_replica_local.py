@@ -286,17 +286,6 @@ def test_what_is_cancelled_before_its_turn_is_not_computed(
     assert "/right" not in computed
 
 
-def test_a_robot_that_goes_while_it_is_computed_leaves_no_slot(make: Callable[..., LocalReplica]) -> None:
-    replica = make()
-    for number in range(5):
-        future = replica.serve(round_of("/left", number), seen("/left", number))
-        replica.forget("/left")
-        replica.describe(RobotDescription("e", "/left", "")).result(30)
-        with suppress(CancelledError, ReplicaLost):
-            future.result(30)
-    assert replica.serve(round_of("/right"), seen("/right")).result(30).chunk is not None
-
-
 def test_a_replica_that_is_closed_ends_also_what_waits_to_be_decoded(
     make: Callable[..., LocalReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:

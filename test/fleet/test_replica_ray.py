@@ -156,13 +156,6 @@ def test_questions_are_answered_there_and_lost_with_it(replicas) -> None:
     assert replicas[0].ask(*asked).result(30)
 
 
-def test_a_network_that_is_told_is_not_measured(cluster: Cluster) -> None:
-    far = RayReplica("c", make, Where("cloud", network_s=0.25), Deadlines(start=60.0))
-    far.ready.result(120)
-    assert far.network_s == 0.25
-    far.close()
-
-
 def test_what_does_not_fit_is_refused_in_its_words(cluster: Cluster, replicas) -> None:
     know(replicas[0])
     with pytest.raises(ValueError, match="statistics of /third"):

@@ -22,7 +22,6 @@ from fleet_stand_ins import (
 from vla_accel_ros.extensions import FLEET_RULES, find, names
 from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Round
-from vla_accel_ros.fleet.replicas.replica import ReplicaLost
 from vla_accel_ros.fleet.serving.records import fairness
 from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.types import Chunk
@@ -223,21 +222,6 @@ def test_one_slow_chunk_refuses_nobody() -> None:
     assert fleet.scheduler.capacity_hz == before_hz
 
 
-def test_a_robot_whose_rate_was_lowered_does_not_exceed_it() -> None:
-    settings = Settings(stale_s=99.0, limits=Limits(load=0.045))
-    fleet = Fleet(replicas=[TimedReplica(takes_s=0.005)], settings=settings, burst=2)
-    fleet.describe("/a", chunks_per_s=18.0)
-    rate = fleet.told.admissions[0].chunks_per_s
-    assert rate == pytest.approx(9.0)
-    for _ in range(400):  # 4 s in which it always asks
-        fleet.ask("/a", len(fleet.told.chunks()))
-        fleet.step(0.005)
-        if fleet.replica.jobs:
-            fleet.replica.finish()
-        fleet.step(0.005)
-    assert 4.0 * rate - 3 <= len(fleet.told.chunks()) <= 4.0 * rate + 1
-
-
 @pytest.mark.parametrize("policy", names(FLEET_RULES))
 def test_a_robot_that_asks_without_end_gets_the_rate_it_was_admitted_with_and_the_other_its_own(
     policy: str,
@@ -340,17 +324,6 @@ def test_numbers_that_are_none_do_no_harm() -> None:
     report = fleet.report("/a")
     assert np.isfinite([report.stalled_s, report.wait_ratio, report.buffer_s]).all()
     assert make_request().round.robot == make_description().robot
-
-
-def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
-    fleet = Fleet("/a")
-    fleet.begin("/a")
-    fleet.replica.finish(ReplicaLost("away"))
-    fleet.step()
-    assert not fleet.replica.jobs
-    fleet.step(0.6)  # it is told of the robot again
-    fleet.step(0.2)
-    assert len(fleet.replica.served) == 2
 
 
 def test_a_newer_attempt_has_its_own_deadline_before_the_policy():

@@ -7,7 +7,6 @@ import math
 import pytest
 from fleet_stand_ins import ACTIONS, Fifo, Fleet, TimedReplica, robots_of
 
-from vla_accel_ros.extensions import FLEET_RULES, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.serving.settings import Settings, read_priorities
 from vla_accel_ros.fleet.task import Task
@@ -180,13 +179,6 @@ def test_a_request_nobody_can_use_any_longer_is_dropped_and_counted() -> None:
     assert robots_of(fleet.told.chunks()) == ["/a"]
 
 
-def test_work_is_cancelled_at_its_deadline() -> None:
-    fleet = Fleet("/a")
-    fleet.begin("/a", within_s=0.1)
-    fleet.step(0.1)
-    assert fleet.replica.room() == 1 and len(fleet.told.refusals()) == 1
-
-
 def test_what_is_computed_too_late_goes_to_nobody() -> None:
     fleet = Fleet("/a")
     fleet.begin("/a", within_s=0.1)
@@ -271,19 +263,6 @@ def test_a_policy_is_told_what_ran_once_and_which_tasks_are_over() -> None:
     assert policy.over == [0]
     fleet.scheduler.gone("/a", fleet.now_s)
     assert policy.over == [0, 4]
-
-
-@pytest.mark.parametrize("name", names(FLEET_RULES))
-def test_every_policy_serves_all_that_ask(name: str) -> None:
-    fleet = Fleet("/a", "/b", "/c", replicas=[TimedReplica(most=2)], make=find(FLEET_RULES, name))
-    for number in range(20):
-        for robot in ("/a", "/b", "/c"):
-            fleet.ask(robot, number, sent_s=fleet.now_s)
-        for _ in range(3):
-            fleet.step()
-            assert fleet.replica.jobs, name
-            fleet.serve(0.05)
-    assert len(fleet.told.chunks()) == 60
 
 
 def test_no_robot_goes_before_others_unless_the_operator_granted_it() -> None:

@@ -216,25 +216,6 @@ def test_a_closed_fleet_has_as_many_tasks_at_once_as_robots():
     assert sum(numbers.values()) == 30 - 4
 
 
-def test_a_cloud_takes_over_what_the_edge_cannot():
-    what = WORKLOADS["libero_pi05"]
-    drawn, edge = Load.of(what, 0, tasks=100), {EDGE: assumed(what)}
-    both = {**edge, "cloud": assumed(what, 2.5, 0.2)}
-    alone, helped = (figures(open_loop(drawn, FIFO, 1.6, replicas)) for replicas in (edge, both))
-    assert helped["latency_s"]["avg"] < 0.6 * alone["latency_s"]["avg"]
-    assert 0.1 < helped["gpu_load"]["cloud"] < helped["gpu_load"][EDGE]
-
-
-def test_dynamic_horizons_need_fewer_rounds_and_less_time():
-    for what in WORKLOADS.values():
-        static, dynamic = (
-            figures(open_loop(Load.of(what, 1, horizon, 60), FIFO, 1.6, {EDGE: assumed(what)}))
-            for horizon in HORIZONS
-        )
-        assert dynamic["rounds"] < 0.95 * static["rounds"]
-        assert dynamic["latency_s"]["avg"] < static["latency_s"]["avg"]
-
-
 def test_what_cannot_be_is_refused():
     what = WORKLOADS["libero_pi05"]
     drawn, replicas = Load.of(what, 0, tasks=2), {EDGE: assumed(what)}
@@ -277,41 +258,6 @@ def test_a_closed_fleet_obeys_littles_law_if_it_does_enough_tasks(policy):
     assert long["tasks_per_robot"] == 80 and long["stationary"]
     assert long["tasks_per_min"] / 60 * long["latency_s"]["avg"] == pytest.approx(50, rel=0.015)
     assert short["tasks_per_robot"] == 2 and not short["stationary"]
-
-
-def test_the_order_of_service_in_a_closed_fleet_moves_the_tail_and_not_the_mean():
-    """And says the same when the run is twice as long."""
-    for per_robot in (30, 60):
-        fifo, remaining, srpt, oldest = (
-            closed_figures(policy, per_robot)["latency_s"]
-            for policy in ("fifo", "aged_remaining", "aged_srpt", "oldest")
-        )
-        for other in (remaining, srpt, oldest):
-            assert other["avg"] == pytest.approx(fifo["avg"], rel=0.03)
-        assert remaining["p95"] > 1.05 * fifo["p95"]
-        assert oldest["p95"] < srpt["p95"] < 0.9 * fifo["p95"]
-
-
-def test_the_longer_a_burst_the_more_an_order_gains():
-    """In open overload nothing is stationary, and figures belong to a number of tasks."""
-    what, gains = WORKLOADS["libero_pi05"], []
-    for tasks in (150, 600):
-        drawn, replicas = Load.of(what, 0, tasks=tasks), {EDGE: assumed(what)}
-        fifo, remaining = (
-            figures(open_loop(drawn, find(FLEET_RULES, name), 1.6, replicas))
-            for name in ("fifo", "aged_remaining")
-        )
-        assert not fifo["stationary"] and fifo["tasks_per_robot"] == 1
-        gains.append(1.0 - remaining["latency_s"]["avg"] / fifo["latency_s"]["avg"])
-    assert 0.1 < gains[0] < gains[1] - 0.05
-
-
-@pytest.mark.parametrize("load", [0.5, 0.7])
-def test_an_open_queue_below_capacity_is_stationary(load):
-    arrivals_s = np.random.default_rng(4).exponential(1.0 / load, 20_000).cumsum()
-    simulation = Simulation({EDGE: make_replica(1, 0.0, 1.0)}, FIFO, NEAR)
-    found = figures(simulation.open([Script("a", 1, (1,))] * len(arrivals_s), arrivals_s.tolist()))
-    assert found["stationary"] and found["tasks_per_min"] == pytest.approx(60 * load, rel=0.02)
 
 
 def test_littles_law_is_checked_against_the_tasks_under_way():

@@ -1,5 +1,5 @@
-"""Sizes refuse what cannot be built, survive their JSON form, and are read off tensors of any shape; every family has what
-its protocols list; results are right with other instructions."""
+"""Sizes refuse what cannot be built, survive their JSON form, and are read off tensors of any shape; every
+family has what its protocols list; results are right with other instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Prices of operations on devices: device files, bounds, waves, corrections, and what they say of whole engines."""
+"""Prices of operations on devices: device files, bounds, waves, corrections, and what they say of whole
+engines."""
 
 from __future__ import annotations
 

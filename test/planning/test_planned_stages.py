@@ -1,5 +1,5 @@
-"""The launches of each family's stages, from traces of its modules, against torch's counts of whole calls; what a model
-cannot have is refused."""
+"""The launches of each family's stages, from traces of its modules, against torch's counts of whole calls;
+what a model cannot have is refused."""
 
 from __future__ import annotations
 

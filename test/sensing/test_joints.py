@@ -1,4 +1,5 @@
-"""Joint states in any order and in parts become the whole robot at any recent time; a stream's rate, age and losses."""
+"""Joint states in any order and in parts become the whole robot at any recent time; a stream's rate, age and
+losses."""
 
 from __future__ import annotations
 

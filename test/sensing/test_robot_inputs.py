@@ -1,5 +1,5 @@
-"""What inference knows and says of its inputs: stamps of all streams, what chunks wait for, their pace, and what is not like
-in training."""
+"""What inference knows and says of its inputs: stamps of all streams, what chunks wait for, their pace, and
+what is not like in training."""
 
 from __future__ import annotations
 

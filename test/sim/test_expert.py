@@ -1,5 +1,5 @@
-"""The expert: it succeeds, it recovers, and its labels are what it would do; demonstrations have them whole, the same from
-the same seeds everywhere."""
+"""The expert: it succeeds, it recovers, and its labels are what it would do; demonstrations have them whole,
+the same from the same seeds everywhere."""
 
 from __future__ import annotations
 

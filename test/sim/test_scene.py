@@ -1,5 +1,5 @@
-"""The robot as a simulation: reproducible from a seed, restorable bit for bit, following what it is told; its kinematics
-agree with the scene file."""
+"""The robot as a simulation: reproducible from a seed, restorable bit for bit, following what it is told; its
+kinematics agree with the scene file."""
 
 from __future__ import annotations
 

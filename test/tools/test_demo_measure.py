@@ -1,5 +1,5 @@
-"""What the demos' figures mean: commanded motion, jerk, ages, answers, which episodes are played, what a demo of hours keeps
-in memory, and how fast simulated time goes."""
+"""What the demos' figures mean: commanded motion, jerk, ages, answers, which episodes are played, what a demo
+of hours keeps in memory, and how fast simulated time goes."""
 
 from __future__ import annotations
 

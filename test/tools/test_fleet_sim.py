@@ -1,5 +1,5 @@
-"""`vla fleet-sim` says what a simulation says, also of tasks that `vla fleet-trace` reads from bags, and both refuse what
-cannot be."""
+"""`vla fleet-sim` says what a simulation says, also of tasks that `vla fleet-trace` reads from bags, and both
+refuse what cannot be."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What each chunk must agree with: the one being executed, for as long as measured, and when nothing; chunks of a policy that
-was trained to be given what is executed meanwhile begin with exactly that."""
+"""What each chunk must agree with: the one being executed, for as long as measured, and when nothing; chunks
+of a policy that was trained to be given what is executed meanwhile begin with exactly that."""
 
 from __future__ import annotations
 

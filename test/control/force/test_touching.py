@@ -1,5 +1,5 @@
-"""Things are touched: the simulated arm is driven into a plate by chunks, and a hand is moved by twists. Both give way and go
-on, within limits."""
+"""Things are touched: the simulated arm is driven into a plate by chunks, and a hand is moved by twists. Both
+give way and go on, within limits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What controllers say of themselves, the two clocks of an output, and what a stream of commands does when its node is
-deactivated. Time is given."""
+"""What controllers say of themselves, the two clocks of an output, and what a stream of commands does when
+its node is deactivated. Time is given."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A checkpoint folder is loaded whole or refused in one sentence, and known by what is in it; which errors leave a GPU that
-can be used."""
+"""A checkpoint folder is loaded whole or refused in one sentence, and known by what is in it; which errors
+leave a GPU that can be used."""
 
 from __future__ import annotations
 

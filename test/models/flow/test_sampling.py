@@ -1,4 +1,5 @@
-"""Flow matching: integration, on flow fields whose answer is known, and noise that is a function of what it is for."""
+"""Flow matching: integration, on flow fields whose answer is known, and noise that is a function of what it
+is for."""
 
 from __future__ import annotations
 

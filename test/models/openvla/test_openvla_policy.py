@@ -1,5 +1,5 @@
-"""OpenVLA's sizes, pixels, prompt, action tokens and statistics: by hand, against Pillow, and refused in one sentence; what
-its policy takes, and what it gives back."""
+"""OpenVLA's sizes, pixels, prompt, action tokens and statistics: by hand, against Pillow, and refused in one
+sentence; what its policy takes, and what it gives back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The network itself: its parameter names, what sees what, that it trains, what bfloat16 leaves alone, and that each fold
-computes what it computes unfolded."""
+"""The network itself: its parameter names, what sees what, that it trains, what bfloat16 leaves alone, and
+that each fold computes what it computes unfolded."""
 
 from __future__ import annotations
 

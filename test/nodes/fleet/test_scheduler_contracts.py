@@ -1,4 +1,5 @@
-"""What robots send to a fleet's scheduler and ask of it: contracts as any text, replicas as words, and the time it goes by."""
+"""What robots send to a fleet's scheduler and ask of it: contracts as any text, replicas as words, and the
+time it goes by."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from builders import CALM, make_checkpoint
 from calling import change, set_parameter
 from lifecycle_msgs.msg import Transition
 from stack import Stack, set_going
@@ -88,13 +87,3 @@ def test_chunks_continue_each_other_in_mode_rtc_and_only_there(start, tmp_path, 
     operator.wait(lambda: len(operator.sent) > sent + 10, 90.0, "trajectories")
     assert chunking(operator)["message"] == "guided"
     assert "rtc is" not in stack.inference.log
-
-
-def test_a_choice_that_contradicts_the_trajectory_node_is_told(start, tmp_path, operator):
-    start("trajectory", autostart=True, mode="rtc")
-    model = make_checkpoint(tmp_path / "model", reach=CALM)
-    inference = start("inference", autostart=True, model=str(model), rtc="never")
-    inference.wait_for_log("rtc is never, but the trajectory node runs in mode rtc")
-    operator.wait(
-        lambda: chunking(operator).get("message", "").startswith("rtc is never"), 90.0, "word in diagnostics"
-    )

@@ -81,8 +81,3 @@ def wait_until_still(operator: Operator, arm: Arm, joints: list[str], count: int
         90.0,
         "commands that hold",
     )
-
-
-def passes(operator: Operator, seconds: float) -> None:
-    until_ns = operator.now_ns() + round(seconds * S)
-    operator.wait(lambda: operator.now_ns() > until_ns, 90.0, "time")

@@ -24,7 +24,6 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
-from vla_accel_ros.sim.kinematics import Pose, inverse
 
 RATE_HZ = 500.0
 FORWARD = {"topic": "arm_positions/commands", "kind": "forward_command", "rate_hz": RATE_HZ}
@@ -215,39 +214,3 @@ def test_a_topic_does_the_same_and_stops_the_arm_when_it_falls_silent_or_has_byt
     wait_until_still(operator, policy, arm)
     operator.node.destroy_timer(timer)
     assert "running" in node.log and not arm.rejected
-
-
-@pytest.mark.parametrize("controller", [JTC], ids=["joint_trajectory"])
-def test_the_simulated_robot_gives_way_to_its_plate(operator, start, tmp_path, slot, contract):
-    """Its own controllers, physics and sensor, in real time: that it presses no harder than a bound is tested
-    without a clock (test/control/force/test_touching.py)."""
-    start("sim_robot", plate=True, force_slot=slot, image_width=32, image_height=32, camera_hz=1.0)
-    node = start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
-    operator.wait(lambda: operator.measured, 180.0, "joints")
-    above, inside = (np.array((*inverse(Pose(0.2, 0.0, z, 0.0, 0.0)), 0.3)) for z in (0.09, 0.045))
-    policy = Policy(operator)
-    policy.goal = above
-
-    def here() -> np.ndarray:
-        return operator.measured.positions
-
-    operator.wait(policy.drives(lambda: np.abs(here() - above)[:5].max() < 0.03), 180.0, "an arm above it")
-    for share in np.linspace(0.1, 1.0, 60):
-        policy.goal = above + share * (inside - above)
-        end_s = time.monotonic() + 0.1
-        operator.wait(
-            policy.drives(lambda end_s=end_s: time.monotonic() > end_s), 30.0, "a tenth of a second"
-        )
-        if "gives way: force is" in node.log:
-            break
-    operator.wait(policy.drives(lambda: "gives way: force is" in node.log), 90.0, "a contact")
-    policy.goal = above
-
-    def free() -> bool:
-        """Whether it is; where the machine delivers late it may press when it should not any more: a person
-        looks, and lets it go on."""
-        if motion_of(operator).endswith("~/resume goes on"):
-            call(operator, Trigger, "trajectory/resume", Trigger.Request())
-        return bool(np.abs(here() - above)[:5].max() < 0.03)
-
-    operator.wait(policy.drives(free), 180.0, "an arm that is free again")

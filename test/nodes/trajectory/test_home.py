@@ -12,11 +12,7 @@ from stand_ins import ARM, HOME, Arm, motion_of, write_contract
 from std_srvs.srv import Trigger
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.messages import convert
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 ACTION = "arm_controller/follow_joint_trajectory"
 TOPIC = "arm_controller/joint_trajectory"
@@ -93,18 +89,6 @@ def test_home_stops_the_stream_goes_there_by_the_action_and_stays_until_it_is_re
     running = operator.motions[-1].RUNNING  # after the join with where it stands
     operator.wait(policy.drives(lambda: operator.motions[-1].state == running), 90.0, "motion by chunks")
     assert not arm.rejected
-
-
-def test_the_action_leads_joints_that_sag_home_within_limits(operator, contract, arm, node):
-    joints, setpoint = contract.joints[: len(ARM)], arm.array(ARM)
-    arm.sag = {"shoulder_lift": 0.1, "elbow_flex": -0.1}
-    assert Going(operator).ends().success and at_home(arm)
-    (goal,) = arm.goals[TOPIC].asked
-    controller = TrajectoryController(tuple(ARM), setpoint, from_desired=True)
-    sent = convert.trajectory_from_message(goal.trajectory, 0)
-    assert controller.accept(sent, 0, TrajectoryPoint(0, setpoint))
-    path = controller.path(sent.end_ns)
-    assert not judge_path(*path, JointLimits.of(joints), [], [])
 
 
 ERRORS = [

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from calling import call, change, set_parameter
 from chunks import Policy
-from controller_manager import OURS, THEIRS, Manager
 from lifecycle_msgs.msg import Transition
 from running import NodeProcess
 from stand_ins import ARM, HOME, motion_of, write_contract
@@ -20,7 +19,6 @@ from vla_accel_ros.nodes.clients.operator import Operator
 
 S = 1_000_000_000
 GOALS = np.array([[0.9, 0.5, 1.4, -0.5, 0.8, 0.5], [0.2, 0.1, 0.8, 0.1, 0.2, 0.3]])
-LENT = "holding: released to others"
 UNKNOWN = "holding: what held the robot before the restart is unknown"
 CRASHED = "holding: restarted after a crash; ~/resume goes on"
 
@@ -113,22 +111,6 @@ def test_a_fault_is_a_crash(operator, policy, launched):
     node.lose_ports()  # it ends by itself because of what it cannot mend
     forget(operator)
     stays(operator, policy, CRASHED)
-
-
-def test_controllers_that_were_switched_are_switched_back_by_the_next_process(operator, policy, launched):
-    manager = Manager(operator)
-    node = launched(release_by="switch", release_to="moveit_arm")
-    assert trigger(operator, "release").success and manager.active == THEIRS
-    node.parameters["release_by"] = "pause"  # what was done counts
-    crash(node, operator)
-    stays(operator, policy, LENT)
-    assert manager.active == THEIRS
-    answer = trigger(operator, "reclaim")
-    assert answer.success and answer.message == "ours, and held: restarted after a crash; ~/resume goes on"
-    assert manager.active == OURS
-    stays(operator, policy, CRASHED)
-    operator.resume()
-    moves(operator, policy)
 
 
 def test_a_robot_that_was_sent_home_is_home_over_a_restart(operator, arm, policy, launched):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from stack import (
     Stack,
-    assert_ends_at_rest,
     at_rest_from_ns,
     between,
     commanded_acceleration,
@@ -35,12 +34,6 @@ STOP_S = 0.15
 SLACK_S = 1.0
 # What delivery may take: of the old path, twice lead_max_s goes on.
 KEPT_S = 0.3
-
-
-@pytest.fixture
-def ros_domain(shared_domain: int) -> int:
-    """Of the robot that all these tests share."""
-    return shared_domain
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +130,6 @@ def test_hold_stops_the_arm_until_resume(stack, operator):
     operator.wait(lambda: motion_of(operator).startswith(word), 90.0, f"{word!r} in the diagnostics")
     assert operator.resume() == "going on"
     wait_for_motion(operator)
-
-
-def test_ending_the_trajectory_node_stops_the_arm_first(stack, operator):
-    ended_ns = operator.now_ns()
-    stack.trajectory.process.send_signal(signal.SIGINT)
-    assert stack.trajectory.process.wait(45.0) == 0
-    wait_for_rest(operator)
-    assert_ends_at_rest(operator)
-    assert (at_rest_from_ns(operator, ended_ns) - ended_ns) * 1e-9 < KEPT_S + STOP_S + SLACK_S + 0.5
 
 
 def test_kill_9_of_trajectory_in_motion_and_a_new_process_goes_on_when_it_is_resumed(stack, operator):

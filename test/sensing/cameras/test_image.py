@@ -1,5 +1,5 @@
-"""Every 8-bit colour encoding, read in place as ROS writes it, becomes RGB in the slot it was given; of what is damaged
-nothing comes but a ValueError."""
+"""Every 8-bit colour encoding, read in place as ROS writes it, becomes RGB in the slot it was given; of what
+is damaged nothing comes but a ValueError."""
 
 from __future__ import annotations
 
