@@ -35,8 +35,7 @@ from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
-from vla_accel_ros.tools.bench.policies import random_policy
-from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
+from vla_accel_ros.tools.bench.policies import TINY_SMOLVLA, random_policy
 from vla_accel_ros.types import Observation
 
 KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}

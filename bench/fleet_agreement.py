@@ -20,8 +20,7 @@ from fleets.scheduled import ScheduledFleet, steady
 from run import Bench, Given, Row, main
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.fleet.rules.rule import RuleOptions, rule_factory
-from vla_accel_ros.fleet.simulator.figures import figures
-from vla_accel_ros.fleet.simulator.runs import Load
+from vla_accel_ros.fleet.simulator.runs import Load, figures
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import WORKLOADS
 

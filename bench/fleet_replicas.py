@@ -40,8 +40,7 @@ from run import Bench, Given, Row, main
 from shared.models import config_of, setting_of
 from shared.timing import alone, gpu_id
 from vla_accel_ros.fleet.replicas.ray import RayReplica
-from vla_accel_ros.fleet.replicas.ray_cluster import Cluster
-from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
+from vla_accel_ros.fleet.replicas.ray_cluster import Cluster, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.tools.bench.policies import random_policy

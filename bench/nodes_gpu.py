@@ -63,8 +63,8 @@ SMALL: Mapping[str, object] = {"device": "cpu", "fast": "true", "text_groups": 2
 
 def measure(given: Given) -> Iterator[Row]:
     """Each way with each transport. Raises RuntimeError if a node fails."""
-    from vla_accel_ros.tools.running.ending import ended_by_signals
     from vla_accel_ros.tools.running.graph import own_graph
+    from vla_accel_ros.tools.running.processes import ended_by_signals
 
     words = {node: _options(node, getattr(given, node)) for node in ("inference", "trajectory")}
     with ended_by_signals(), contextlib.ExitStack() as closing:

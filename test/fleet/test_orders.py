@@ -10,8 +10,8 @@ import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
 from vla_accel_ros.fleet.rules.kairos import LONGEST_S, HighestWaitRatio
+from vla_accel_ros.fleet.rules.remaining import FIRST, LONGEST, Rounds, left_after
 from vla_accel_ros.fleet.rules.rule import FleetSetup, RuleOptions, rule_factory
-from vla_accel_ros.fleet.rules.work import FIRST, LONGEST, Rounds, left_after
 from vla_accel_ros.fleet.task import Task
 
 SETUP = FleetSetup({EDGE: make_replica()})

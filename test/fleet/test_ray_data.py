@@ -14,7 +14,7 @@ import pytest
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.fleet.protocol import EncodedObservation, Round
 from vla_accel_ros.fleet.replicas import ray_data as data
-from vla_accel_ros.fleet.replicas.ray_options import Pauses
+from vla_accel_ros.fleet.replicas.ray_cluster import Pauses
 from vla_accel_ros.fleet.replicas.ray_server import FAILED, LOST, OF_A_CHUNK, OK, REFUSED, plain_chunk
 from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost
 from vla_accel_ros.types import Chunk

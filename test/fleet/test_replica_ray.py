@@ -29,9 +29,10 @@ from vla_accel_ros.fleet.replicas.ray_cluster import (
     LEAST_STORE_BYTES,
     MOST_STORE_BYTES,
     Cluster,
+    Deadlines,
+    Where,
     store_bytes,
 )
-from vla_accel_ros.fleet.replicas.ray_options import Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import FRAMES, SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Ports, Settings

@@ -11,7 +11,7 @@ from ray_engines import Failing
 
 pytest.importorskip("ray")
 
-from vla_accel_ros.fleet.replicas.ray_options import Deadlines
+from vla_accel_ros.fleet.replicas.ray_cluster import Deadlines
 from vla_accel_ros.nodes.fleet.engines import Making, RayEngines
 
 HERE = Path(__file__).resolve().parent

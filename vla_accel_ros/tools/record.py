@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report:
         return max(_report(path, arguments.namespace) for path in arguments.report)
     from vla_accel_ros.nodes.clients.episode_marker import EpisodeMarker
-    from vla_accel_ros.tools.running.ending import ended_by_signals
+    from vla_accel_ros.tools.running.processes import ended_by_signals
 
     with EpisodeMarker(arguments.namespace) as marker, ended_by_signals():
         print("looking for a recorder", file=sys.stderr, flush=True)

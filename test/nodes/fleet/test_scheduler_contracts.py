@@ -15,7 +15,7 @@ import pytest
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.protocol import RobotDescription
-from vla_accel_ros.fleet.replicas.ray_options import Where
+from vla_accel_ros.fleet.replicas.ray_cluster import Where
 from vla_accel_ros.fleet.replicas.replica import SERVE
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock

@@ -28,7 +28,7 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas import ray_data as data
-from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Pauses, Where
+from vla_accel_ros.fleet.replicas.ray_cluster import USUAL, Deadlines, Pauses, Where
 from vla_accel_ros.fleet.replicas.ray_server import Make, Server
 from vla_accel_ros.fleet.replicas.replica import ReplicaLost, Served
 

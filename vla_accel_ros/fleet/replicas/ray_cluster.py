@@ -1,4 +1,5 @@
-"""The Ray cluster of the replicas: a private one on this machine, or an existing one to join.
+"""Where replicas run in Ray: the cluster, a private one on this machine or an existing one to join, and the
+options of an actor: its resources, the deadlines of its calls, and the pauses before a restart.
 
 A private cluster has no dashboard and no usage reports, and ends with this process, however that ends. Ray
 listens on all addresses of the machine, so the cluster requires a token (from Ray 2.59 on) that only this
@@ -16,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 LEAST_STORE_BYTES, MOST_STORE_BYTES = 100 << 20, 1 << 30
@@ -99,3 +101,48 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a replica runs, and what it takes of that host. tier: the Ray resource of which it takes one,
+    such as edge or cloud. gpus, cpus: in Ray's own accounting. network_s: round trip with an observation;
+    None means measured at each start."""
+
+    tier: str
+    gpus: float = 0.0
+    cpus: float = 0.0
+    network_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Deadlines of each call [s]. serve: a request. ask: a question. describe: a robot. alive: calls that are
+    answered at once. start: loading and measuring the engine. again, longest_again: first and longest pause
+    before a lost replica is restarted; the pause starts over at `again` after a replica has lived for
+    longest_again."""
+
+    serve: float = 5.0
+    ask: float = 30.0
+    describe: float = 30.0
+    alive: float = 2.0
+    start: float = 300.0
+    again: float = 0.5
+    longest_again: float = 30.0
+
+
+USUAL = Deadlines()
+
+
+class Pauses:
+    """Pauses before a replica is restarted; each is twice as long as the one before."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s, self._longest_s, self._next_s = first_s, longest_s, first_s
+
+    def after(self, lived_s: float) -> float:
+        """Return the pause [s] after a replica that served for lived_s; 0 for one that did not start."""
+        if lived_s >= self._longest_s:
+            self._next_s = self._first_s
+        pause_s, self._next_s = self._next_s, min(2.0 * self._next_s, self._longest_s)
+        return pause_s

@@ -3,6 +3,6 @@ with injected time.
 
 rule: the interface, and what all built-in rules share: emergencies, priorities, placement, a bound on
 waiting. orders: first in first out, least attained service, oldest task first. kairos: highest wait ratio.
-work: estimates of the rounds that a task still needs. remaining: orders by remaining work. Other packages add
+remaining: orders by remaining work, which is estimated. Other packages add
 rules by the entry point `vla_accel_ros.fleet_rules`.
 """

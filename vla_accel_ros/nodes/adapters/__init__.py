@@ -1,4 +1,4 @@
 """The topics of controllers, one adapter for each kind; what is sent on them is decided in control/outputs.
 
-adapter: what one is made from; joint_trajectory, forward_command, servo: the kinds; outputs: makes one.
+adapter: what one is made from, and how; joint_trajectory, forward_command, servo: the kinds.
 """

@@ -1,7 +1,7 @@
 """What an added kind of controller is made from: an Output (control/outputs/output.py) with a node at hand.
 
 The kinds of this package have their decisions in control/outputs, and here only the topics; another
-package's adapter may do both in one class.
+package's adapter may do both in one class. `make_outputs` makes those of a contract.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from vla_accel_ros.contract.contract import Controller
+from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock, Output
+from vla_accel_ros.extensions import controller_kind, load
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 
@@ -66,3 +67,14 @@ class NodeClock:
     def monotonic_ns(self) -> int:
         """A clock that is never set."""
         return time.monotonic_ns()
+
+
+def make_output(
+    node: ManagedNode, contract: Contract, controller: Controller, twist: TwistBuffer | None
+) -> Output:
+    """The output of one controller. twist: the buffer of hand velocities, None if no servo_twist controller
+    moves the hand."""
+    joints = {joint.name: joint for joint in contract.joints}
+    limits = JointLimits.of(joints[name] for name in controller.joints)
+    kind: type[Adapter] = load(controller_kind(controller.kind).adapter)
+    return kind.make(Setup(node, controller, limits, twist))

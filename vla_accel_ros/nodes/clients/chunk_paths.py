@@ -21,7 +21,7 @@ from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.kinematics import Kinematics
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import TOPIC as CHUNKS
-from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
+from vla_accel_ros.nodes.clients.client_node import FleetWatcher
 
 TOPIC = "chunk_path"
 MOST_HZ = 20.0

@@ -1,13 +1,26 @@
-"""The node of a program that asks something of a running robot, and ends."""
+"""The node of a program that asks something of a running robot, and ends; two such: one receives the
+/diagnostics of a whole ROS domain, one publishes /clock, simulated time at a chosen share of real time.
+
+The steps of /clock always have the same size, so nodes with use_sim_time see the same resolution at any
+share. A late step is not made up for: simulated time is then slower.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
+from rosgraph_msgs.msg import Clock
 
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import spinning
 
@@ -38,3 +51,56 @@ class ClientNode:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         leave_graph(self._node, self._context)
+
+
+class FleetWatcher(ClientNode):
+    """In the graph of this process's environment. heard: called with the lines of each message during
+    `listen`. A context manager."""
+
+    def __init__(self, heard: Callable[[Sequence[DiagnosticStatus]], None], namespace: str = "") -> None:
+        super().__init__(namespace)
+        self._heard = heard
+        self._node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.REPORT)
+
+    def listen(self, seconds: float) -> None:
+        """Receive messages for this long."""
+        self._wait(lambda: False, seconds)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self._heard(message.status)
+
+
+STEP_NS = 10_000_000
+LISTENERS = QoSProfile(depth=10)
+
+
+class SimClock(ClientNode):
+    """In the graph of this process's environment, starting at the present. factor: simulated over real time,
+    which may be set at any time. Publishes from `__enter__` on, in its own thread."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+        self.now_ns = time.time_ns()
+        self._publisher = self._node.create_publisher(Clock, "/clock", LISTENERS)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="clock", daemon=True)
+
+    def __enter__(self) -> SimClock:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        super().__exit__(*error)
+
+    def _tick(self) -> None:
+        message = Clock()
+        due_s = time.monotonic()
+        while not self._over.is_set():
+            self.now_ns += STEP_NS
+            convert.set_stamp(message.clock, self.now_ns)
+            self._publisher.publish(message)
+            due_s = max(due_s + STEP_NS * 1e-9 / self.factor, time.monotonic())
+            self._over.wait(due_s - time.monotonic())

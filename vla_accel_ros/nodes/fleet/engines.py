@@ -19,8 +19,7 @@ from vla_accel_ros.engine.session import TRAINED, Session, session_of
 from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.ray import RayReplica
-from vla_accel_ros.fleet.replicas.ray_cluster import OWN, Cluster
-from vla_accel_ros.fleet.replicas.ray_options import USUAL, Deadlines, Where
+from vla_accel_ros.fleet.replicas.ray_cluster import OWN, USUAL, Cluster, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.fleet.contracts import JOINING, contract_of
 from vla_accel_ros.nodes.inference.loading import Load, black_frame, trained_state

@@ -36,7 +36,7 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
-from vla_accel_ros.fleet.robot.provenance import Seen
+from vla_accel_ros.fleet.robot.observing import Seen
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.fleet.fleet_pictures import picture_from_message, picture_to_message, pictures
 from vla_accel_ros.nodes.messages.convert import chunk_from_message, chunk_to_message, set_stamp, stamp_ns

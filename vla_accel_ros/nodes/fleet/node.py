@@ -36,7 +36,7 @@ from vla_accel_ros.fleet.protocol import (
     Round,
     TextAnswer,
 )
-from vla_accel_ros.fleet.replicas.ray_options import Deadlines
+from vla_accel_ros.fleet.replicas.ray_cluster import Deadlines
 from vla_accel_ros.fleet.robot.client import USEFUL
 from vla_accel_ros.fleet.rules.rule import RuleOptions, rule_factory
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
@@ -49,8 +49,7 @@ from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import JOINING, Reader
 from vla_accel_ros.nodes.fleet.engines import Engines, LocalEngine, Making, RayEngines
-from vla_accel_ros.nodes.fleet.others import NAME, OtherSchedulers
-from vla_accel_ros.nodes.fleet.reports import of_engine, of_fleet, of_graph
+from vla_accel_ros.nodes.fleet.reports import NAME, OtherSchedulers, of_engine, of_fleet, of_graph
 from vla_accel_ros.nodes.fleet.sessions import Sessions
 from vla_accel_ros.nodes.fleet.topics import RobotTopics, robots
 from vla_accel_ros.nodes.inference.loading import choices

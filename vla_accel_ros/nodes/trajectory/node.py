@@ -44,8 +44,7 @@ from vla_accel_ros.control.publishers import LOOKS_HZ
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import NodeClock
-from vla_accel_ros.nodes.adapters.outputs import make_output
+from vla_accel_ros.nodes.adapters.adapter import NodeClock, make_output
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck

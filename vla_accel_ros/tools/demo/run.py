@@ -29,9 +29,8 @@ from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
 from vla_accel_ros.tools.provenance import provenance
-from vla_accel_ros.tools.running.ending import ended_by_signals
 from vla_accel_ros.tools.running.graph import own_graph
-from vla_accel_ros.tools.running.processes import resident_mb
+from vla_accel_ros.tools.running.processes import ended_by_signals, resident_mb
 
 # Two answers a second, so that a short episode has one; five steps, as in the policy's evaluation.
 INFERENCE = {"steps": 5, "language_hz": 2.0}

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--fps is {arguments.fps}: give 1 to 240")
 
     from vla_accel_ros.tools.export.convert import export
-    from vla_accel_ros.tools.running.ending import ended_by_signals
+    from vla_accel_ros.tools.running.processes import ended_by_signals
 
     with ended_by_signals():
         total = export(

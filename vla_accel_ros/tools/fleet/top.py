@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the table until Ctrl-C. Returns 0, or 1 if no node of a fleet was heard."""
     if arguments.seconds is not None and not 0.0 < arguments.seconds < math.inf:
         raise ValueError(f"--seconds is {arguments.seconds:g}: give a time above 0")
-    from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
+    from vla_accel_ros.nodes.clients.client_node import FleetWatcher
 
     board, console = Board(), Console(highlight=False, soft_wrap=True)
     lock = Lock()

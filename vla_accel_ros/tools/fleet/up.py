@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises ValueError for a --param without ":=", FileNotFoundError for a missing file.
     """
     from vla_accel_ros.nodes.running.environment import process_environment
-    from vla_accel_ros.tools.running.ending import ended_by_signals
+    from vla_accel_ros.tools.running.processes import ended_by_signals
 
     command = [sys.executable, "-m", "vla_accel_ros.nodes.fleet", *node_arguments(arguments)]
     with ended_by_signals():

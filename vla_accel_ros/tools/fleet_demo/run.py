@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes.clients.fleet_watcher import FleetWatcher
-from vla_accel_ros.nodes.clients.sim_clock import SimClock
+from vla_accel_ros.nodes.clients.client_node import FleetWatcher, SimClock
 from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.fleet import table
 from vla_accel_ros.tools.fleet.board import Board
@@ -40,8 +39,8 @@ from vla_accel_ros.tools.fleet_demo.fleet import (
 from vla_accel_ros.tools.fleet_demo.plan import Options
 from vla_accel_ros.tools.fleet_demo.robot import START_S, Robot
 from vla_accel_ros.tools.provenance import provenance
-from vla_accel_ros.tools.running.ending import ended_by_signals
 from vla_accel_ros.tools.running.graph import own_graph
+from vla_accel_ros.tools.running.processes import ended_by_signals
 
 TICK_S = 0.2
 PICTURE_AFTER_S = 4.5

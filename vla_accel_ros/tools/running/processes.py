@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from vla_accel_ros.nodes.running.environment import share_path
 
@@ -204,3 +205,24 @@ def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> 
         text = str(value).lower() if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
         arguments += ["-p", f"{name}:={text}"]
     return arguments
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt(number) at the first SIGINT, SIGTERM or SIGHUP; ignore later ones, so that they
+    do not disturb cleaning up."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for ending in ENDING:
+            signal.signal(ending, lambda *_: None)
+        raise KeyboardInterrupt(number)
+
+    handlers = {number: signal.signal(number, on_signal) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
