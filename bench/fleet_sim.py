@@ -40,9 +40,10 @@ from vla_accel_ros.fleet.rules.rule import (
     ReplicaProfile,
     RuleOptions,
 )
+from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
-from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, assumed
+from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS
 from vla_accel_ros.fleet.task import Task
 
 FIFO, LAS, KAIROS, AGED, SRPT, CLAIRVOYANT = (

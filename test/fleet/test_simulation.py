@@ -12,9 +12,10 @@ from fleet_builders import EDGE, make_replica
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, find
 from vla_accel_ros.fleet.rules.rule import InOrder, ReplicaProfile
+from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings, Simulation
-from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, WORKLOADS, Script, assumed
+from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, WORKLOADS, Script
 
 NAMES = tuple(BUILT_IN[FLEET_RULES])
 FIFO = find(FLEET_RULES, "fifo")

@@ -10,7 +10,7 @@ import pytest
 from fleet_builders import make_replica
 
 from vla_accel_ros.fleet.rules.rule import SERVE
-from vla_accel_ros.fleet.simulator import traces, workloads
+from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.traces import RecordedRound
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, Script, draw
 
@@ -106,7 +106,7 @@ def test_a_line_that_is_no_round_is_named(tmp_path, line, says):
 def test_a_file_that_is_no_text_is_named(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"caf\xe9" * 9999)
-    for load in (traces.load, workloads.load):
+    for load in (traces.load, profiles.load):
         with pytest.raises(ValueError, match=rf"^{path}.*can't decode byte 0xe9") as refusal:
             load(path)
         assert len(str(refusal.value)) < 300
@@ -121,11 +121,11 @@ def test_a_file_without_rounds_is_refused(tmp_path):
 
 def test_a_profile_is_written_and_read(tmp_path):
     path, replica = tmp_path / "profile.json", make_replica(3, 0.1, 0.2)
-    path.write_text(json.dumps({"device": "x", **workloads.to_json(replica.profile.known())}))
-    found = workloads.load(path, faster=2.0, network_s=0.3)
+    path.write_text(json.dumps({"device": "x", **profiles.to_json(replica.profile.known())}))
+    found = profiles.load(path, faster=2.0, network_s=0.3)
     assert (found.limit, found.network_s) == (3, 0.3)
     assert found.profile.known() == {key: pytest.approx(s / 2) for key, s in replica.profile.known().items()}
-    assert workloads.assumed(WORKLOADS["robotwin_wam"]).serves_s(4) == pytest.approx(0.35 + 4 * 0.25)
+    assert profiles.assumed(WORKLOADS["robotwin_wam"]).serves_s(4) == pytest.approx(0.35 + 4 * 0.25)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_another_file_is_no_profile(tmp_path, text):
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=f"is no profile.*{SERVE}"):
-        workloads.load(path)
+        profiles.load(path)
 
 
 def test_static_is_the_default():

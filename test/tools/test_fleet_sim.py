@@ -14,7 +14,7 @@ from rclpy.serialization import serialize_message
 
 from vla_accel_msgs.msg import ActionChunk, FleetAnswer, FleetRequest
 from vla_accel_ros.extensions import FLEET_RULES, find
-from vla_accel_ros.fleet.simulator import traces, workloads
+from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.runs import Load, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings, Simulation
 from vla_accel_ros.fleet.simulator.workloads import WORKLOADS, Script, draw
@@ -232,7 +232,7 @@ def test_a_recorded_fleet_is_simulated_as_it_was(tmp_path: Path, capsys: pytest.
         for k in range(one.rounds)
     ]
     made = traces.of_rounds(rounds)
-    replica = {"edge": workloads.recorded(made)}
+    replica = {"edge": profiles.recorded(made)}
     simulation = Taped(replica, find(FLEET_RULES, "kairos"), SETTINGS)
     simulation.tape = Tape(tmp_path / "bag")
     arrivals_s = [0.25 * number for number in range(25)]
@@ -250,7 +250,7 @@ def test_a_recorded_fleet_is_simulated_as_it_was(tmp_path: Path, capsys: pytest.
         assert one.served_s == pytest.approx(other.served_s, abs=1e-6)
     again = open_loop(
         Load(found.scripts, found.scripts, arrived_s=found.arrived_s),
-        find(FLEET_RULES, "kairos"), None, {"edge": workloads.recorded(found)}, SETTINGS,
+        find(FLEET_RULES, "kairos"), None, {"edge": profiles.recorded(found)}, SETTINGS,
     )  # fmt: skip
     assert again.served == before.served
     old, new = figures(before)["latency_s"], figures(again)["latency_s"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from vla_accel_ros.extensions import FLEET_RULES, names
 from vla_accel_ros.fleet.rules.rule import ReplicaProfile, RuleOptions, rule_factory
-from vla_accel_ros.fleet.simulator import traces, workloads
+from vla_accel_ros.fleet.simulator import profiles, traces
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Settings
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, HORIZONS, STATIC, WORKLOADS
@@ -193,10 +193,10 @@ def _replica(
     arguments: argparse.Namespace, trace: traces.Trace | None, faster: float, network_s: float
 ) -> ReplicaProfile:
     if arguments.profile is not None:
-        return workloads.load(arguments.profile, faster, network_s)
+        return profiles.load(arguments.profile, faster, network_s)
     if trace is not None:
-        return workloads.recorded(trace, faster, network_s)
-    return workloads.assumed(WORKLOADS[arguments.workload], faster, network_s)
+        return profiles.recorded(trace, faster, network_s)
+    return profiles.assumed(WORKLOADS[arguments.workload], faster, network_s)
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
