@@ -1,18 +1,19 @@
 """Fuzz by command: python test/fuzz [--cases N] [--seed S] [--target NAME] [--case NUMBER]
 
-Prints what became of the cases; status 1 when one of them is what must not be. `make fuzz` runs a million.
+Prints what became of the cases, and ends with a traceback when one of them is what must not be. `make fuzz`
+runs a million.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import time
 
 from campaign import run
 from fuzz_targets import SHARES, TARGETS
 
 
-def main() -> int:
+def main() -> None:
     """Run all targets, or one, or one case of it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -28,14 +29,11 @@ def main() -> int:
         cases = range(round(wanted.cases * SHARES[name]))
         if wanted.case is not None:
             cases = range(wanted.case, wanted.case + 1)
-        result = run(name, TARGETS[name], cases, wanted.seed)
-        if result.failure is not None:
-            print(result.failure, file=sys.stderr)
-            return 1
-        said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
-        print(f"{name}: {len(cases)} cases in {result.seconds:.0f} s: {said}", flush=True)
-    return 0
+        begun_s = time.monotonic()
+        outcomes = run(name, TARGETS[name], cases, wanted.seed)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        print(f"{name}: {len(cases)} cases in {time.monotonic() - begun_s:.0f} s: {counts}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -55,12 +55,6 @@ def test_sizes_are_read_off_the_arrays_but_for_the_horizon(folder: Path, kind: s
     assert describe(folder, trained_as=said).missing == ()
 
 
-def test_progress_is_told_to_the_end(folder: Path) -> None:
-    told: list[tuple[int, int]] = []
-    load_policy(folder, trained_as=answer(folder), progress=lambda done, total: told.append((done, total)))
-    assert told[-1][0] == told[-1][1] == sum(array.bytes for array in read_arrays(folder))
-
-
 def rewrite(folder: Path, change: dict[str, np.ndarray | None], driver: str = "zarr") -> None:
     """The same arrays, or others, as files of their own; None leaves one out."""
     arrays: dict[str, Any] = {array.name: array.store.read().result() for array in read_arrays(folder)}

@@ -178,13 +178,3 @@ def test_another_seed_another_request_and_another_time_give_other_noise():
         assert all(not np.isclose(one, other).any() for other in made[:place])
     np.testing.assert_array_equal(made[0], coherent(0, 0, 0.1, (8, 6)))
     np.testing.assert_array_equal(made[3], fresh(0, 0, (8, 6)))
-
-
-def test_coherent_noise_is_normal_and_its_columns_and_rows_are_independent():
-    rows = coherent(5, 0, 0.1, (200_000, 7)).astype(np.float64)
-    assert rows.dtype == np.float64 and np.isfinite(rows).all()
-    np.testing.assert_allclose(rows.mean(axis=0), 0.0, atol=0.01)
-    np.testing.assert_allclose(np.cov(rows.T), np.eye(7), atol=0.015)
-    np.testing.assert_allclose((rows[1:] * rows[:-1]).mean(axis=0), 0.0, atol=0.01)
-    np.testing.assert_allclose((rows**4).mean(axis=0), 3.0, atol=0.1)
-    assert coherent(5, 0, 0.1, (8, 6)).dtype == np.float32

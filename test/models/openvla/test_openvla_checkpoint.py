@@ -66,17 +66,6 @@ def test_bfloat16_is_every_parameters_dtype(folder: Path) -> None:
     assert {parameter.dtype for parameter in load_policy(folder).model.parameters()} == {torch.float32}
 
 
-def test_progress_is_told_to_the_end(sharded: Path) -> None:
-    told: list[tuple[int, int]] = []
-    load_policy(sharded, progress=lambda done, total: told.append((done, total)))
-    parameters = list(make_openvla().parameters())
-    total = sum(parameter.nbytes for parameter in parameters)
-    assert len(told) == len(parameters)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1] == (total, total)
-    assert {total_ for _, total_ in told} == {total}
-
-
 @pytest.mark.parametrize("window", [1, 5000, 30_000])
 def test_files_are_opened_anew_after_a_window(
     sharded: Path, window: int, monkeypatch: pytest.MonkeyPatch

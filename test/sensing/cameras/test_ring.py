@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -162,32 +161,6 @@ def test_a_reader_may_come_first_and_finds_every_new_ring(name, copy):
         assert isinstance(reader.take(old), NotReady), "a new ring's frame is not an old ring's"
     assert is_whole(lease.frames["front"]) and lease.intact(), "what was leased stays"
     assert reader.counts("front").opened == 3
-
-
-def test_readers_in_many_threads_see_whole_frames(writer, name):
-    readers = [make_reader(name, copy=True), make_reader(name, copy=False)]
-    done, torn = threading.Event(), []
-
-    def read(reader: RingReader) -> None:
-        while not done.is_set():
-            lease = reader.newest("front")
-            if lease is not None:
-                frame = lease.frames["front"]
-                good = is_whole(frame)
-                if lease.intact() and not good:
-                    torn.append(frame.stamp_ns)
-                lease.release()
-
-    threads = [threading.Thread(target=read, args=(reader,)) for reader in readers * 2]
-    for thread in threads:
-        thread.start()
-    images = [known_image(stamp, H, W) for stamp in range(13)]
-    for stamp in range(3000):
-        writer.write(images[stamp % 13], stamp)
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert torn == []
 
 
 def test_a_lease_keeps_its_images_while_the_cameras_go_on(name):

@@ -5,7 +5,6 @@ FUZZ_CASES sets how many cases there are, 10,000 unless told otherwise; `make fu
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import random
@@ -31,7 +30,6 @@ from vla_accel_ros.sensing.segment import segment_path
 
 H, W, SLOTS = 6, 5, 3
 CASES = int(os.environ.get("FUZZ_CASES", 10_000))
-SIZE = Geometry(SLOTS, H, W).size
 
 
 class Bench:
@@ -145,23 +143,6 @@ def test_handles_of_all_kinds(bench):
             assert lease.frames["front"].stamp_ns == handle["stamp_ns"] and whole(lease)
             leases += 1
     assert leases > CASES / 100
-
-
-@given(head=st.binary(max_size=256), length=st.sampled_from((0, 1, 47, 64, 4096, SIZE - 1, SIZE, SIZE + 1)))
-def test_files_that_are_no_ring(head, length):
-    """Locked, as a writer's are, so that nobody takes them for a dead one's."""
-    name = unique("file")
-    unlocked = segment_path(name).with_name(f"{name}.unlocked")
-    with unlocked.open("xb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            unlocked.rename(segment_path(name))
-            file.write(head)
-            file.truncate(length)
-            lease = RingReader({"front": name}, page_lock=False).newest_set(("front",), 0.0)
-            assert isinstance(lease, NotReady) and lease.reason.startswith(f"camera front: ring '{name}'")
-        finally:
-            segment_path(name).unlink()
 
 
 @given(
