@@ -11,8 +11,8 @@ import re
 LENGTHS = (0, 1, 2, 3, 4, 7, 255, 256, 65_535, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 WORDS = """
 ~ 0 -0.0 1e999 -1 .inf -.inf .nan 1_0 0x10 1e-320 99999999999999999999 true no null ' [ ] { } &a *a "
-!!python/object:os.system a/b /abs ../up ü 2026-11-21 12:30:45 << ? [[[[[[[[[[ rad deg m delta ring servo_twist
-forward_command twist
+!!python/object:os.system a/b /abs ../up ü 2026-11-21 12:30:45 << ? [[[[[[[[[[ rad deg m delta ring
+servo_twist forward_command twist
 """
 SCALARS = (*WORDS.split(), "", "!!binary x", "[1, 2]", "{a: b}", "\t", "\x00", "\u2028", "x" * 300)
 
