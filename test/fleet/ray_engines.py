@@ -27,10 +27,7 @@ def make() -> tuple[LocalReplica, Observation]:
     policy = make_policy("pi0")
     arm = Contract.load(Path(__file__).resolve().parents[2] / "config" / "contracts" / "sim_arm.yaml")
     cameras = tuple(replace(arm.cameras[0], name=name, image=image) for name, image in CAMERAS.items())
-    known = {
-        "/left": Embodiment(policy, STEP_S),
-        "/right": make_embodiment(policy, JOINTS["/right"], STEP_S),
-    }
+    known = {"/left": Embodiment(policy, STEP_S), "/right": make_embodiment(policy, JOINTS["/right"], STEP_S)}
 
     def embody(robot: RobotDescription) -> tuple[Contract, Embodiment]:
         if robot.robot not in known:

@@ -8,13 +8,7 @@ import pytest
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import (
-    Limits,
-    Verdict,
-    admit,
-    capacity_hz,
-    robots_that_fit,
-)
+from vla_accel_ros.fleet.admission.verdict import Limits, Verdict, admit, capacity_hz, robots_that_fit
 
 MEASURED = Measured.read(
     Profile({("serve", 1): 0.010, ("serve", 4): 0.020, ("serve", 8): 0.050, ("act.denoise", 1): 1e-6})

@@ -127,9 +127,7 @@ def test_contract_and_model_override_parameter_file_as_text() -> None:
     assert "model" not in trajectory.parameters
 
 
-def test_robot_of_fleet_starts_executable_without_engine(
-    tmp_path,
-) -> None:
+def test_robot_of_fleet_starts_executable_without_engine(tmp_path) -> None:
     def executable(**arguments: str) -> str:
         inference, _ = stand_in.start(BRINGUP, **arguments)
         assert inference.name == "inference"
@@ -224,9 +222,7 @@ def log_lines(path: Path, **arguments: str) -> list[str]:
     ]
 
 
-def test_network_is_this_machine_in_demo_and_as_in_shell_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_network_is_this_machine_in_demo_and_as_in_shell_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*REACH, "ROS_SECURITY_ENABLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROS_DOMAIN_ID", "7")

@@ -76,12 +76,7 @@ def test_a_healthy_robot_is_well(start, operator, doctor, patient):
     start("sim_robot")
     start("trajectory", autostart=True, lead_s=0.1, contract=str(patient))
     start(
-        "inference",
-        autostart=True,
-        language_hz=0.0,
-        steps=2,
-        contract=str(patient),
-        model=str(demo_model()),
+        "inference", autostart=True, language_hz=0.0, steps=2, contract=str(patient), model=str(demo_model())
     )
     operator.wait(lambda: operator.measured, 90.0, "joint state")
     operator.instruct(operator.reset("reach", 1))
@@ -186,27 +181,15 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, patient):
         "instead of 30; start the node with the Fast",
     )
     told(
-        report,
-        "streams",
-        "error",
-        "no state of elbow_flex; fix the names of joints",
-        "did you mean 'elbow'?",
+        report, "streams", "error", "no state of elbow_flex; fix the names of joints", "did you mean 'elbow'?"
     )
     told(report, "streams", "error", "observation: none could be made: no frame of camera front")
-    told(
-        report,
-        "controllers",
-        "warning",
-        "its controller does not answer with its parameters; check",
-    )
+    told(report, "controllers", "warning", "its controller does not answer with its parameters; check")
     told(report, "model", "ok", "fits the contract")
 
 
 def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):
-    cameras = {
-        "front": Fault(stamp=lambda now_ns: now_ns - 3 * S),
-        "wrist": Fault(encoding="16UC1"),
-    }
+    cameras = {"front": Fault(stamp=lambda now_ns: now_ns - 3 * S), "wrist": Fault(encoding="16UC1")}
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
     parameters: dict[str, object] = {"joints": ["a", "b"], "interpolation_method": "none"}
     with Drivers(contract, cameras, listen=latched, parameters=parameters):

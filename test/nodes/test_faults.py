@@ -6,13 +6,7 @@ from pathlib import Path
 
 import faulty
 import pytest
-from stack import (
-    Stack,
-    assert_ends_at_rest,
-    commanded_acceleration,
-    wait_for_motion,
-    wait_for_rest,
-)
+from stack import Stack, assert_ends_at_rest, commanded_acceleration, wait_for_motion, wait_for_rest
 from std_srvs.srv import Trigger
 
 PROGRAM = Path(faulty.__file__)

@@ -144,12 +144,7 @@ raise SystemExit(run(EndsSlowly))
     ("longest_s", "takes_s", "status", "said"),
     [
         (600.0, 0.5, 0, ""),
-        (
-            0.2,
-            600.0,
-            128 + signal.SIGTERM,
-            "killed: the node was still ending 0.2 s after its end was due",
-        ),
+        (0.2, 600.0, 128 + signal.SIGTERM, "killed: the node was still ending 0.2 s after its end was due"),
     ],
 )
 def test_an_end_that_has_begun_is_left_more_time_than_a_node_that_is_busy(

@@ -32,13 +32,7 @@ def test_of_what_is_said_within_a_period_only_the_first_is_logged(level: str) ->
     log: Any = Log()
     clock = [100.0]
     say = getattr(Throttled(log, 10.0, lambda: clock[0]), level)
-    for at_s, words in (
-        (100.0, "first"),
-        (100.1, "again"),
-        (109.9, "again"),
-        (110.0, "next"),
-        (119.0, "no"),
-    ):
+    for at_s, words in ((100.0, "first"), (100.1, "again"), (109.9, "again"), (110.0, "next"), (119.0, "no")):
         clock[0] = at_s
         say(words)
     assert log.logged == [(level, "first"), (level, "next")]

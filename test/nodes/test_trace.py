@@ -40,10 +40,7 @@ class Tracks:
 
 
 def test_a_frame_is_followed_from_its_image_to_the_command(
-    start: Callable[..., NodeProcess],
-    operator: Operator,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    start: Callable[..., NodeProcess], operator: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Stack(start, tmp_path)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))  # hears chunks, too

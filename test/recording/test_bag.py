@@ -278,11 +278,7 @@ BILLION = struct.pack("<I", 2_000_000_000)
         ("Other a" + SECTION + "Other\nBomb b", b"", "its definition contains itself: bomb_msgs/Bomb"),
         ("Bomb[] bombs", b"\1\0\0\0" * 50_000, "its definition contains itself"),
         ("Empty[2000000000] a" + SECTION + "Empty\n", b"", "has more than 100000 nested messages"),
-        (
-            "Id[] a" + SECTION + "Id\nuint8[16] id",
-            BILLION,
-            "a list of bomb_msgs/Id, which may have no bytes",
-        ),
+        ("Id[] a" + SECTION + "Id\nuint8[16] id", BILLION, "a list of bomb_msgs/Id, which may have no bytes"),
         ("Id[<=9999999999] a" + SECTION + "Id\nuint8[1] id", BILLION, "which may have no bytes"),
         (
             "T1 a\nT1 b"

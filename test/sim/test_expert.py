@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 from driving import drive, joints_over
 
-from training.demonstrations import (
-    HORIZON,
-    Sample,
-    draw_task,
-    push_block,
-    record_episode,
-    start_somewhere,
-)
+from training.demonstrations import HORIZON, Sample, draw_task, push_block, record_episode, start_somewhere
 from training.expert import Expert
 from vla_accel_ros.sim import kinematics
 from vla_accel_ros.sim.kinematics import GRIPPER_OPEN

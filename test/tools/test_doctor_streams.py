@@ -35,11 +35,7 @@ def stream(
 
 def watched(contract: Contract, **changes) -> Watched:
     """Three seconds in which all was well, but for the changes: camera_front=, joint_states=, ..."""
-    arrivals = {
-        "camera/front": stream(30),
-        "camera/wrist": stream(30),
-        "joint_states": stream(100),
-    }
+    arrivals = {"camera/front": stream(30), "camera/wrist": stream(30), "joint_states": stream(100)}
     for name in list(changes):
         if name.replace("_", "/", 1) in arrivals or name in arrivals:
             arrivals[name if name in arrivals else name.replace("_", "/", 1)] = changes.pop(name)

@@ -159,10 +159,7 @@ def measure(
 
 
 def _rows_in_8_bits(
-    dtype: str,
-    device: torch.device,
-    here: Device,
-    rows_of: tuple[tuple[int, int, int], tuple[int, int, int]],
+    dtype: str, device: torch.device, here: Device, rows_of: tuple[tuple[int, int, int], tuple[int, int, int]]
 ) -> tuple[float, float]:
     """Return the TFLOP/s that explain the large product, and the microseconds of a chunk that explain the
     small one. here: the device for tiles and start."""

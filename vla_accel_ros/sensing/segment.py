@@ -116,11 +116,7 @@ class View(Generic[T]):
     """
 
     def __init__(
-        self,
-        name: str,
-        accept: Callable[[bytes, int], T],
-        what: str = "ring",
-        writer: str = "camera",
+        self, name: str, accept: Callable[[bytes, int], T], what: str = "ring", writer: str = "camera"
     ):
         self._name, self._path = name, segment_path(name)
         self._file = os.open(self._path, os.O_RDONLY | _OPEN)

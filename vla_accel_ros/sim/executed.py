@@ -178,10 +178,7 @@ def judge_velocities(
     earlier = np.where(gaps_s[:, None] > STOOD_S, 0.0, speeds[:-1])
     change = np.abs(speeds[1:] - earlier) - _ROUNDING
     change /= np.minimum(gaps_s, longest_s)[:, None] * acceleration
-    return [
-        *_worst("velocity", times, np.abs(speeds) / velocity),
-        *_worst("acceleration", times[1:], change),
-    ]
+    return [*_worst("velocity", times, np.abs(speeds) / velocity), *_worst("acceleration", times[1:], change)]
 
 
 def integrated(ticks: list[tuple[int, np.ndarray]], start: np.ndarray) -> np.ndarray:

@@ -138,10 +138,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             request=services | served | parameter_services,
         ),
         "controllers": Rights(
-            publish={joints} | states,
-            subscribe=commands,
-            reply=parameter_services | manager,
-            execute=actions,
+            publish={joints} | states, subscribe=commands, reply=parameter_services | manager, execute=actions
         ),
     }
     if fleet:

@@ -111,10 +111,7 @@ def test_converting_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
 def test_progress_is_told_to_the_end(folder: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     out = convert(
-        folder,
-        tmp_path / "out",
-        lambda done, total: told.append((done, total)),
-        trained_as=answer(folder),
+        folder, tmp_path / "out", lambda done, total: told.append((done, total)), trained_as=answer(folder)
     )
     assert told[-1][0] == told[-1][1] == describe(out).bytes
     assert [done for done, _ in told] == sorted(done for done, _ in told)

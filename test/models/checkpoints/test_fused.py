@@ -86,10 +86,7 @@ def test_a_part_can_be_changed_and_copied_by_itself(tmp_path: Path) -> None:
 
 def test_a_converted_file_has_one_tensor_and_says_its_parts(tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source")
-    plain, out = (
-        load_file(source / "model.safetensors"),
-        convert(source, tmp_path / "out"),
-    )
+    plain, out = (load_file(source / "model.safetensors"), convert(source, tmp_path / "out"))
     file = out / "model.safetensors"
     found, table = load_file(file), read_headers(file)
     qkv = [f"{EXPERT}self_attn.{name}_proj.weight" for name in "qkv"]

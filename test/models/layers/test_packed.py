@@ -104,9 +104,7 @@ def flow_steps(model: Pi, lengths: list[int], times: list[float], seed: int) -> 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    lengths=st.lists(st.integers(1, 24), min_size=1, max_size=5),
-    seed=st.integers(0, 1000),
-    data=st.data(),
+    lengths=st.lists(st.integers(1, 24), min_size=1, max_size=5), seed=st.integers(0, 1000), data=st.data()
 )
 @torch.inference_mode()
 def test_flow_steps_at_different_times_on_different_prefixes(

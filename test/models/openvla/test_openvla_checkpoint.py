@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 import torch
 from folders import edit_json, edit_weights, refused
-from openvla_builders import (
-    make_norm_stats,
-    make_openvla,
-    make_openvla_folder,
-    make_published_config,
-)
+from openvla_builders import make_norm_stats, make_openvla, make_openvla_folder, make_published_config
 from safetensors.torch import save_file
 from torch import Tensor
 

@@ -47,8 +47,7 @@ def test_engine_is_warmed_up_with_answers_of_one_token(tmp_path, contract):
 def test_contract_is_refused_with_camera_unknown_to_model(tmp_path, contract):
     cameras = (contract.cameras[0], replace(contract.cameras[1], image="base_1_rgb"))
     with pytest.raises(
-        ValueError,
-        match=r"cameras\.wrist\.image: 'base_1_rgb'.*base_0_rgb, left_wrist_0_rgb",
+        ValueError, match=r"cameras\.wrist\.image: 'base_1_rgb'.*base_0_rgb, left_wrist_0_rgb"
     ):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, cameras=cameras))
 

@@ -74,12 +74,7 @@ def running(operator: Operator) -> str:
 
 
 def test_its_actions_are_chunks_of_one(
-    start: Callable[..., Any],
-    operator: Operator,
-    contract: Contract,
-    file: Path,
-    model: Path,
-    actions: str,
+    start: Callable[..., Any], operator: Operator, contract: Contract, file: Path, model: Path, actions: str
 ) -> None:
     start("sim_robot", **CALM_SENSORS)
     node = start("inference", autostart=True, model=str(model), contract=str(file), language_hz=5.0)

@@ -69,14 +69,7 @@ def test_answers_are_broken_off_and_refused_questions_are_told(
     start: Callable[..., NodeProcess], operator: Operator, model: Path
 ) -> None:
     start("sim_robot", **CALM_SENSORS)
-    node = start(
-        "inference",
-        autostart=True,
-        model=str(model),
-        steps=1,
-        language_hz=0.0,
-        answer_tokens=512,
-    )
+    node = start("inference", autostart=True, model=str(model), steps=1, language_hz=0.0, answer_tokens=512)
     operator.instruct("reach the red block")
     operator.wait(lambda: operator.chunks, 180.0, "a chunk")
     operator.ask(" ")

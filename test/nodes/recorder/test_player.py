@@ -119,13 +119,7 @@ def driven(folder) -> Bag:
     return Bag(run.end())
 
 
-INPUTS = {
-    "/camera/front/image_raw",
-    "/camera/wrist/image_raw",
-    "/joint_states",
-    "/instruction",
-    "/question",
-}
+INPUTS = {"/camera/front/image_raw", "/camera/wrist/image_raw", "/joint_states", "/instruction", "/question"}
 
 
 @pytest.fixture

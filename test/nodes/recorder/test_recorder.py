@@ -147,15 +147,7 @@ def test_questions_asked_while_acting_are_in_the_bag_and_are_answered_again_lett
     model = make_checkpoint(tmp_path / "model", make_config())
     start("sim_robot", **CALM_SENSORS)
     recorder = start("recorder", autostart=True, record_dir=str(tmp_path / "bags"))
-    start(
-        "inference",
-        autostart=True,
-        model=str(model),
-        fast=fast,
-        steps=1,
-        vision_hz=10.0,
-        language_hz=0.0,
-    )
+    start("inference", autostart=True, model=str(model), fast=fast, steps=1, vision_hz=10.0, language_hz=0.0)
     wait_for_recorder(operator, "language_output", "question")
     operator.instruct("reach the red block")
     wait_for_chunks(operator)

@@ -35,11 +35,7 @@ class Writer:
     def start(self, goal: np.ndarray) -> None:
         """Write chunks that lead there."""
         self.process = subprocess.Popen(
-            *(self._command,),
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            *(self._command,), env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.lead(goal)
         assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"

@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from builders import JOINTS
-from chunk_writer import (
-    FAR,
-    INFERENCE,
-    NEAR,
-    RATE_HZ,
-    Writer,
-    assert_no_leap,
-    reach,
-    sent,
-    wait_until_still,
-)
+from chunk_writer import FAR, INFERENCE, NEAR, RATE_HZ, Writer, assert_no_leap, reach, sent, wait_until_still
 from chunks import Policy
 from running import NodeProcess
 from stand_ins import Arm, write_contract

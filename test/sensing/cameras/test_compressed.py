@@ -11,13 +11,7 @@ from bombs import black_png, jpeg_of_scans, jpeg_that_claims, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.sensing.cameras.compressed import (
-    Header,
-    check_decodes,
-    decode,
-    read_header,
-    write_bgr,
-)
+from vla_accel_ros.sensing.cameras.compressed import Header, check_decodes, decode, read_header, write_bgr
 from vla_accel_ros.sensing.cameras.image import CompressedView
 
 H, W = 30, 42

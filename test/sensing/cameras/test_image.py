@@ -90,8 +90,7 @@ def test_becomes_rgb_bit_for_bit_with_any_row_padding(encoding, padding):
 if importlib.util.find_spec("cv_bridge"):
 
     @pytest.mark.parametrize(
-        "encoding",
-        ["rgb8", "bgr8", "rgba8", "bgra8", "mono8", "yuv422", *(f"bayer_{p}8" for p in BAYER)],
+        "encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8", "yuv422", *(f"bayer_{p}8" for p in BAYER)]
     )
     def test_is_what_cv_bridge_makes_of_it(encoding):
         """Of the encodings that it knows in every distribution."""

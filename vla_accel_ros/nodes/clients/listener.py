@@ -202,8 +202,7 @@ class Listener:
             return  # a driver of another part of the robot
         if len(message.position) != len(message.name):
             self._record(
-                "refused",
-                f"joint state has {len(message.name)} names and {len(message.position)} positions",
+                "refused", f"joint state has {len(message.name)} names and {len(message.position)} positions"
             )
             return
         order = [message.name.index(name) for name in self.contract.joint_names]

@@ -109,12 +109,7 @@ class RayEngines:
     engine = None
 
     def __init__(
-        self,
-        making: Making,
-        wanted: str,
-        address: str = OWN,
-        gpus: int = 0,
-        deadlines: Deadlines = USUAL,
+        self, making: Making, wanted: str, address: str = OWN, gpus: int = 0, deadlines: Deadlines = USUAL
     ) -> None:
         wanted_replicas = where(wanted)
         tiers = Counter(location.tier for location, _ in wanted_replicas)

@@ -43,14 +43,7 @@ from vla_accel_ros.nodes.inference.reports import (
     of_overload,
     of_partition,
 )
-from vla_accel_ros.nodes.inference.setup import (
-    chosen,
-    guiding,
-    load_engine,
-    paces,
-    session,
-    trained_images,
-)
+from vla_accel_ros.nodes.inference.setup import chosen, guiding, load_engine, paces, session, trained_images
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.process import run

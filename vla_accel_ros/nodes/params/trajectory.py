@@ -87,9 +87,7 @@ TRAJECTORY = (
         choices=("pause", "switch"),
     ),
     Parameter(
-        "release_to",
-        "",
-        "Controllers, comma separated, that are active while ours are released by switch.",
+        "release_to", "", "Controllers, comma separated, that are active while ours are released by switch."
     ),
     Parameter(
         "move_speed", 0.3, "Share of the velocity and acceleration limits that ~/home uses.", 0.01, 1.0

@@ -184,10 +184,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
-            "clean up",
-            self._close,
-            lambda: super(ManagedNode, self).on_cleanup(state),
-            self.free_memory,
+            "clean up", self._close, lambda: super(ManagedNode, self).on_cleanup(state), self.free_memory
         )
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:

@@ -16,14 +16,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.kernels.reference import int8
-from vla_accel_ros.models.calibration import (
-    ALPHA,
-    MOST_ERROR,
-    Calibration,
-    Group,
-    fingerprint,
-    products,
-)
+from vla_accel_ros.models.calibration import ALPHA, MOST_ERROR, Calibration, Group, fingerprint, products
 from vla_accel_ros.models.layers.quantized import W8A8, quantized
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.types import Observation

@@ -163,11 +163,7 @@ def compute(
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy
     from vla_accel_ros.types import Observation
 
-    policy = load_policy(
-        arguments.path,
-        statistics=arguments.statistics,
-        trained_as=arguments.trained_as,
-    )
+    policy = load_policy(arguments.path, statistics=arguments.statistics, trained_as=arguments.trained_as)
     engine, chunks = Engine(policy, steps=STEPS), []
     for index in range(OBSERVATIONS):
         images = {name: arrays[f"image_{number}"][index] for number, name in enumerate(request["images"])}

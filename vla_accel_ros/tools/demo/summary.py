@@ -75,15 +75,9 @@ def figures(
             for name in LOOPS
         },
         "deadline_misses": {name: _growth([r.misses for r in reports if r.loop == name]) for name in LOOPS},
-        "jerk": {
-            **{kind: jerk(counted, kind) for kind in measure.KINDS},
-            "definition": JERK,
-        },
+        "jerk": {**{kind: jerk(counted, kind) for kind in measure.KINDS}, "definition": JERK},
         "chunking": {v.key: v.value for v in said.values} if said is not None else {},
-        "real_time_factor": {
-            "mean": _rounded(factors),
-            "min": round(min(factors), 4) if factors else None,
-        },
+        "real_time_factor": {"mean": _rounded(factors), "min": round(min(factors), 4) if factors else None},
         "cpu_share": cpu,
         "memory_mb": {"samples": list(memory), "growth_per_hour": measure.growth_per_hour(memory)},
         "records": [record(p) for p in played],

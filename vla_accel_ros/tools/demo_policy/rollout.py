@@ -266,10 +266,7 @@ class _Arm:
     def __init__(self, session: Session) -> None:
         handover, contract, self._robot = session.handover, session.contract, session.robot
         self._buffer = TrajectoryBuffer(
-            contract.joint_names,
-            session.limits,
-            handover.mode,
-            execution_horizon=handover.execution_horizon,
+            contract.joint_names, session.limits, handover.mode, execution_horizon=handover.execution_horizon
         )
         self._buffer.reset(self._robot.state())
         self._controllers = ArmControllers()

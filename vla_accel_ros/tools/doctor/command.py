@@ -47,11 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.doctor.examine import Question, examine
 
     question = Question(
-        arguments.contract,
-        arguments.model,
-        arguments.trained_as,
-        arguments.namespace,
-        arguments.seconds,
+        arguments.contract, arguments.model, arguments.trained_as, arguments.namespace, arguments.seconds
     )
     with Console(stderr=True).status("") as progress:
         examination = examine(question, lambda what: progress.update(f"{what} ..."))

@@ -42,9 +42,7 @@ class Otherwise:
 
 
 def replay(
-    moments: Moments,
-    otherwise: Otherwise = Otherwise(),
-    say: Callable[[str], object] = lambda _: None,
+    moments: Moments, otherwise: Otherwise = Otherwise(), say: Callable[[str], object] = lambda _: None
 ) -> Result:
     """Replay every moment that has a chunk or an answer, and compare.
 

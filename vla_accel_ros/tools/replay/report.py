@@ -51,11 +51,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        what: str,
-        total: int,
-        say: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
+        self, what: str, total: int, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._what, self._total, self._say, self._clock = what, total, say, clock
         self._told_s = clock()
