@@ -32,8 +32,8 @@ STARTING = {
         "nodes/fleet": "fleet_up policy_parameters",
         "nodes/inference": "policy_images",
         "nodes/recorder": "marked_episodes player",
-        "nodes/trajectory": "chunk_slot force_sources held_up home joint_move"
-        " release restart slot_beside_force slow_delivery trajectory_faults trajectory_node",
+        "nodes/trajectory": "chunk_slot force_sources home joint_move"
+        " release restart slow_delivery trajectory_faults trajectory_node",
     },
 }
 """Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""
