@@ -204,8 +204,70 @@ def solver_episodes() -> Iterator[Line]:
 
 
 @table
-def pipeline() -> Iterator[Line]:
-    """All that docs/lab/pipeline.md shows."""
-    from grids.tables import render
+def pipeline_text() -> Iterator[Line]:
+    """Texts of N tokens beside actions of S steps, k of them begun with each frame."""
+    rows = [r for r in result("pipeline")["oxygen"]["rows"] if (r["arrivals"], r["steps"]) == ("uniform", 10)]
+    per_frame = sorted({row["per_frame"] for row in rows})
+    yield "S = 10, N", "isolated", "plain torch", *(f"k = {k}" for k in per_frame)
+    for tokens in sorted({row["tokens"] for row in rows}):
+        cell = {row["per_frame"]: row for row in rows if row["tokens"] == tokens}
+        alone = [number(next(iter(cell.values()))[name]) for name in ("isolated_frames_s", "plain_frames_s")]
+        shown = (
+            f"{number(row['frames_s'])}, {number(row['tokens_s'])} ({row['over_isolated']:.1f} x)"
+            if (row := cell.get(k))
+            else "-"
+            for k in per_frame
+        )
+        yield str(tokens), *alone, *shown
 
-    yield render(result("pipeline")).strip()
+
+@table
+def pipeline_slack() -> Iterator[Line]:
+    """Text in the slack of actions."""
+    hz = {name: number(value) for name, value in result("pipeline")["oxygen"]["beside"].items()}
+    yield (
+        f"Text only in the time that actions leave over: {hz['with_text_hz']} frames/s instead of "
+        f"{hz['alone_hz']}, with {hz['tokens_s']} tokens/s."
+    )
+
+
+@table
+def pipeline_frames() -> Iterator[Line]:
+    """Frames of K tokens each, by the ways to share forwards."""
+    every = result("pipeline")["actionflow"]["rows"]
+    length = min(row["prompt"] for row in every)
+    rows = {(row["system"], row["tokens"]): row for row in every if row["prompt"] == length}
+    tokens = sorted({number for _, number in rows})
+    yield f"L = {length}", *(f"K = {k}" for k in tokens)
+    for system in dict.fromkeys(system for system, _ in rows):
+        yield system, *(aged(rows.get((system, k), {"none": True})) for k in tokens)
+
+
+@table
+def pipeline_staggered() -> Iterator[Line]:
+    """Chunks that begin one step apart."""
+    yield "", "S", "chunks/s", "times sequential", "ms", "p99"
+    for row in result("pipeline")["staggered"]["rows"]:
+        names = ("steps", "chunks_s", "gain", "age_p50_ms", "age_p99_ms")
+        yield row["system"], *(number(row.get(name)) for name in names)
+
+
+def aged(row: Mapping[str, Any]) -> str:
+    """Frames/s and the age of a frame; with the accepted drafts where they are not as the row's name says."""
+    from grids.actionflow import drafted_right  # it imports torch
+
+    if "none" in row:
+        return "-"
+    text = f"{number(row['frames_s'])}, {number(row['age_p50_ms'])} ms"
+    word, _, share = row["system"].partition("%")[0].partition(" ")
+    if word != "speculative":
+        return text
+    right = drafted_right(int(share) / 100, row["tokens"])
+    return text if row["accepted"] == right else f"{text} ({number(row['accepted'])} of {right})"
+
+
+def number(value: Any) -> str:
+    """Three digits, and more where they are before the point."""
+    if not isinstance(value, int | float):
+        return "-" if value is None else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
