@@ -14,10 +14,11 @@ from rclpy.qos import qos_profile_rosout_default as ROSOUT
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
-from vla_accel_ros.nodes.brief import BriefLogs, brief
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.diagnostics import OK, status
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.brief_log import BriefLogs
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.arrivals import Inputs
 

@@ -34,13 +34,14 @@ from vla_accel_msgs.msg import GroundTruth
 from vla_accel_msgs.srv import ResetScene
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import instruction_topic, qos
-from vla_accel_ros.nodes.brief import BriefLogs, brief
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.controllers import state as controller_state
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.cameras import SIM_ROBOT
+from vla_accel_ros.nodes.running.brief_log import BriefLogs
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.sim_outputs import WrenchOutput, camera_info, truth_message
 from vla_accel_ros.nodes.throttled import Throttled

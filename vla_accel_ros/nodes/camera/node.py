@@ -17,11 +17,11 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo
 
 from vla_accel_ros.contract.parts import NAME, NAME_FORM
-from vla_accel_ros.nodes.brief import BriefLogs
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, Reporter, status
 from vla_accel_ros.nodes.params.cameras import CAMERA
+from vla_accel_ros.nodes.running.brief_log import BriefLogs
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.sensing.cameras.calibration import Calibration
 from vla_accel_ros.sensing.cameras.capture import Capture, Settings, open_source

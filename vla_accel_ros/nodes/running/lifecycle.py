@@ -28,10 +28,11 @@ from std_msgs.msg import String
 
 from vla_accel_ros.control.following.watchdog import ClockWatch
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.brief import BriefLogs, brief
+from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.declare import declare, value
 from vla_accel_ros.nodes.instruction_topic import TOPIC, SubscriptionEventCallbacks, subscriptions
 from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.nodes.running.brief_log import BriefLogs
 from vla_accel_ros.nodes.running.shutdown import fatal
 from vla_accel_ros.nodes.timeline import NodeTimeline
 from vla_accel_ros.timeline import TIMELINE
