@@ -33,13 +33,7 @@ from shared.intervals import change, doubling, interval
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, find, names
 from vla_accel_ros.fleet.rules.kairos import HighestWaitRatio
-from vla_accel_ros.fleet.rules.rule import (
-    FleetRule,
-    FleetSetup,
-    InOrder,
-    ReplicaProfile,
-    RuleOptions,
-)
+from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, InOrder, ReplicaProfile, RuleOptions
 from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings

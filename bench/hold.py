@@ -67,9 +67,7 @@ def contract(folder: Path) -> Path:
     ranges = {"lower": -RANGE, "upper": RANGE, "velocity": VELOCITY, "acceleration": 10.0, "action": "delta"}
     fields = {
         "robot": "bench",
-        "cameras": {
-            "front": {"topic": "image_raw", "image": "base_0_rgb", "rate_hz": 30, "max_age_s": 0.5},
-        },
+        "cameras": {"front": {"topic": "image_raw", "image": "base_0_rgb", "rate_hz": 30, "max_age_s": 0.5}},
         "max_skew_s": 0.05,
         "joint_states": {"topic": "joint_states", "rate_hz": 100, "max_age_s": 0.5},
         "joints": [{"name": name, **ranges} for name in JOINTS],

@@ -452,10 +452,7 @@ MUTATIONS = (
         "sign of a joint",
         "return self.sign * UNITS[self.unit] if",
         "return UNITS[self.unit] if",
-        (
-            "test_contract.py",
-            "test_contract_parts.py",
-        ),
+        ("test_contract.py", "test_contract_parts.py"),
     ),
     Mutation(
         "a joint that stops too late",
