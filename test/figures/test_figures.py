@@ -8,38 +8,20 @@ Tables between marks are made by bench/tables (test/bench/test_smoke.py).
 from __future__ import annotations
 
 import re
+from inspect import isfunction
 
-import of_devices
 import of_engine
 import of_fleets
 import of_motion
-import of_streams
 import pytest
 from claims import ROOT, Claim, printed
 
-PARTS = (
-    of_streams.corun,
-    of_devices.plans,
-    of_devices.plan_of_an_h100,
-    of_engine.eight_bits,
-    of_fleets.fleet,
-    of_fleets.fleet_demo,
-    of_motion.demo,
-    of_motion.control,
-    of_engine.guided_staggered,
-    of_engine.engine,
-    of_engine.pipelines,
-    of_engine.loading,
-    of_engine.offload,
-    of_streams.streams,
-    of_streams.partitions,
-    of_streams.real_nodes,
-    of_fleets.robots_on_a_gpu,
-    of_fleets.fleet_scheduler,
-    of_fleets.replicas_of_ray,
-    of_fleets.robots_on_a_network,
-    of_motion.timeline,
-)
+PARTS = [
+    part
+    for module in (of_engine, of_fleets, of_motion)
+    for part in vars(module).values()
+    if isfunction(part) and part.__module__ == module.__name__
+]
 
 
 def passages(document: str, begins: str) -> list[int]:
