@@ -6,4 +6,4 @@ import sys
 from pathlib import Path
 
 ENGINE = Path(__file__).parents[1] / "engine"
-sys.path += [str(ENGINE), str(ENGINE / "policies")]
+sys.path += [str(ENGINE), str(ENGINE / "rules")]
