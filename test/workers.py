@@ -43,7 +43,7 @@ FIRST = (
     "kernels/test_stages_on_kernels.py",
     "engine/test_schedules.py",
     "fleet/test_forecast.py",
-    "engine/policies/test_overload.py",
+    "engine/rules/test_overload.py",
 )
 """Of the others, what takes longest, and asks no clock."""
 SLOW = ("kernels/test_compiling_packed.py", "tools/test_demo_policy.py", "test_mutations.py", "test_wheel.py")
