@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +87,69 @@ class Counted(Stage):
 
     def body(self) -> None:
         self.x.add_(1.0)
+
+
+class Graph:
+    """Stands for a CUDA graph: whether its recording goes on."""
+
+    recording = False
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local" and not gc.isenabled()
+        Graph.recording = True
+
+    def capture_end(self) -> None:
+        Graph.recording = False
+
+
+class Recorded(Turned):
+    """Notes of each call of its body whether it is recorded."""
+
+    def __init__(self, launch: str = "inputs") -> None:
+        super().__init__(launch)
+        self.device, self.calls = torch.device("cuda"), list[bool]()
+
+    def body(self) -> None:
+        self.calls.append(Graph.recording)
+        super().body()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the device's streams and graphs, which must not be stopped."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, value in (("Stream", lambda device: stream), ("stream", nullcontext), ("CUDAGraph", Graph)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("the device is stopped"))
+    monkeypatch.setattr(stages, "InOrder", lambda device: None)
+    monkeypatch.setattr(stages, "current_stream", lambda device: stream)
+    monkeypatch.setattr(stages._Captures, "configured", False)
+    stages._warn_once.cache_clear()
+
+
+@pytest.mark.usefixtures("recorder")
+def test_a_capture_records_after_two_warm_ups_and_is_told_once_by_name_if_it_is_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with capture_ahead():
+        ahead = Recorded()
+        ahead.capture()
+    assert ahead.captured and ahead.calls == [False, False, True] and not caplog.messages
+    for _ in range(2):
+        Recorded().capture()
+    with capture_ahead():
+        Recorded().capture()
+    assert len(caplog.messages) == 1 and "Recorded" in caplog.messages[0]
+    assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("recorder")
+def test_a_stage_that_reads_early_what_it_writes_is_not_captured() -> None:
+    stage = Recorded("computed")
+    with pytest.raises(RuntimeError, match="Recorded: turn reads positions"):
+        stage.capture()
+    assert not stage.captured and stage.calls == [False]
 
 
 @pytest.mark.gpu
