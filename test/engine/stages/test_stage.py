@@ -132,13 +132,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_capture_records_after_two_warm_ups_and_is_told_once_by_name_if_it_is_late(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with capture_ahead():
-        ahead = Recorded()
-        ahead.capture()
-    assert ahead.captured and ahead.calls == [False, False, True] and not caplog.messages
     for _ in range(2):
-        Recorded().capture()
-    with capture_ahead():
+        with capture_ahead():
+            ahead = Recorded()
+            ahead.capture()
+        assert ahead.captured and ahead.calls == [False, False, True] and not caplog.messages
+    for _ in range(2):
         Recorded().capture()
     assert len(caplog.messages) == 1 and "Recorded" in caplog.messages[0]
     assert gc.isenabled()
