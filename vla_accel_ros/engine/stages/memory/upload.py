@@ -1,8 +1,9 @@
 """Copies the cameras' pixels to the device, and tells when their images may be overwritten.
 
-On a GPU the pixels are copied unchanged: by the copy engine from page-locked memory, or not at all if the GPU
-reads host memory in place; the GPU resizes them. All of this runs on its own stream, beside the kernels of
-actions and text. Only after a copy can it be checked whether the images were still intact.
+On a GPU the pixels are copied unchanged, by the copy engine from page-locked memory; the GPU resizes them. It
+does not do so from host memory in place, because it reads each pixel several times. All of this runs on its
+own stream, beside the kernels of actions and text. Only after a copy can it be checked whether the images
+were still intact.
 
 `ImageUpload` holds the pixels for a captured graph: a buffer for each camera, made at its first frame and
 kept while frames have the same size and turn. Work that reads them may be submitted before they arrive: it
