@@ -4,13 +4,13 @@
         [--pageable] [--plain N]
 
 A frame is `Engine.observe` and `Engine.act`: two requests through the scheduler, timed by the host until the
-actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise (for
-SmolVLA resize, prefix and step), replayed and waited for after each frame. The difference is everything
-outside the graphs: tokenizing and upload, scheduling, noise, reading and scaling actions. The upload of the
-same frames is also timed by itself, because it depends on the machine. Frames are in page-locked memory, like
-the cameras' rings. Over further frames it counts the bytes requested from the device allocator, and the
-tensors and bytes that Python page-locks. With --plain N, each case is followed by N frames of an engine in
-plain torch (`plain`), with the seconds that building the stages took (`made_s`).
+actions are in host memory. The stages are the same engine's graphs of encode, prefill and denoise, replayed
+and waited for after each frame. The difference is everything outside the graphs: tokenizing and upload,
+scheduling, noise, reading and scaling actions. The upload of the same frames is also timed by itself, because
+it depends on the machine. Frames are in page-locked memory, like the cameras' rings. Over further frames it
+counts the bytes requested from the device allocator, and the tensors and bytes that Python page-locks. With
+--plain N, each case is followed by N frames of an engine in plain torch (`plain`), with the seconds that
+building the stages took (`made_s`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,7 @@ from shared.models import config_of, page_locked
 from shared.subjects import random_observation
 from shared.timing import Pinned, allocated_by, summary, synchronize
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.stages.denoise.denoise import Form
-from vla_accel_ros.engine.stages.plain.stages import PlainStages
-from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.tools.bench.policies import TINY_SMOLVLA, random_policy
@@ -172,16 +170,9 @@ def memory(frame: Callable[[], object], device: torch.device) -> dict[str, float
 def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable[[], None]:
     """The graphs that compute a frame, in order, with their present inputs."""
     stages, steps, views = engine.runner.stages, engine.config.steps, len(observation.images)
-    chain: list[tuple[Stage, Hashable]]
-    if isinstance(stages, PlainStages):
-        resize = stages.resize(list(observation.images.values()))
-        stages.prefix.variant = variant = views, prompt
-        step = stages.prefix.length, Form.FREE, stages.policy.joints
-        chain = [(resize, None), (stages.prefix, variant), *[(stages.step, step)] * steps]
-    else:
-        assert stages is not None
-        of_pi = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, steps)
-        chain = [(stage, stage.variant) for stage in of_pi]
+    assert isinstance(stages, Stages)
+    of_flow = stages.encode(views), stages.prefill(views, prompt), stages.denoise(1, steps)
+    chain = [(stage, stage.variant) for stage in of_flow]
 
     def replay() -> None:
         for stage, variant in chain:
@@ -194,11 +185,8 @@ def stages_of(engine: Engine, observation: Observation, prompt: int) -> Callable
 def upload_of(engine: Engine, observation: Observation) -> Callable[[], None]:
     """The copy of a frame's pixels to where its first stage reads them."""
     stages, images = engine.runner.stages, list(observation.images.values())
-    if isinstance(stages, PlainStages):
-        buffers = stages.resize(images).upload
-    else:
-        assert stages is not None
-        buffers = stages.encode(len(images)).upload
+    assert isinstance(stages, Stages)
+    buffers = stages.encode(len(images)).upload
 
     @torch.inference_mode()
     def upload() -> None:

@@ -16,7 +16,6 @@ import torch
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_folder
-from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
@@ -165,16 +164,11 @@ def test_a_question_in_other_words_waits_for_the_frame_in_progress(
     assert [engine.scheduler.step() for _ in range(LAYERS)] == [(frame,)] * (LAYERS - 1) + [(asked,)]
 
 
-@pytest.mark.parametrize(("family", "fast"), [("openvla", False), ("openvla", True), ("smolvla", True)])
-def test_families_whose_frames_are_computed_whole_say_so(tmp_path: Path, family: str, fast: bool) -> None:
-    makers: dict[str, Callable[[Path], Path]] = {
-        "openvla": make_openvla_folder,
-        "smolvla": make_smolvla_folder,
-    }
-    folder = makers[family](tmp_path / "model")
-    sentence = f"prefill_groups is 3, but frames of a {family} policy are computed whole; use 1."
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fast"])
+def test_a_family_whose_frames_are_computed_whole_says_so(tmp_path: Path, fast: bool) -> None:
+    sentence = "prefill_groups is 3, but frames of a openvla policy are computed whole; use 1."
     with pytest.raises(ValueError, match=sentence):
-        Engine(load_policy(folder), prefill_groups=3, fast=fast)
+        Engine(load_policy(make_openvla_folder(tmp_path / "model")), prefill_groups=3, fast=fast)
 
 
 def released(request: Request) -> None:

@@ -10,13 +10,17 @@ import sys
 import torch
 from compiling import CPU, POINTERS, Compiled
 
-from vla_accel_ros.kernels.triton import packed_attention, rows
+from vla_accel_ros.kernels.triton import norm, packed_attention, rows
 from vla_accel_ros.kernels.work import Shape, Work
 from vla_accel_ros.models.config import PI05, GemmaConfig
 from vla_accel_ros.models.layers.packed import sees
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
 
-KERNELS = {packed_attention: ("_rotary_write", "_attend", "_combine"), rows: ("_rms_norm", "_gated")}
+KERNELS = {
+    packed_attention: ("_rotary_write", "_attend", "_combine"),
+    rows: ("_rms_norm",),
+    norm: ("_glu",),
+}
 
 
 def forward(sizes: GemmaConfig, work: Work, activation: str) -> None:
@@ -31,7 +35,7 @@ def forward(sizes: GemmaConfig, work: Work, activation: str) -> None:
     packed_attention.rotary_write(qkv, angles, angles, work, 3, sizes.heads)
     attended = place(sizes.heads * sizes.head_dim)
     packed_attention.attend(qkv, work, 3, sizes.heads, sizes.head_dim, attended)
-    rows.gated(place(2 * sizes.mlp), place(sizes.mlp), activation)
+    rows.glu(place(2 * sizes.mlp), place(sizes.mlp), activation)
 
 
 def work_of(sizes: GemmaConfig, prompt: int, single: int, block_m: int, splits: int) -> Work:

@@ -25,11 +25,12 @@ def run(
     parts: int = 1,
     alone: int = 0,
     tail: tuple[Tensor, Tensor, Tensor] | tuple[()] = (),
+    seen: Tensor | None = None,
 ) -> Tensor:
     batch, tokens, heads, head = q.shape
     out = poison(batch, tokens, heads * head, dtype=q.dtype)
     slots = ints(*(k.shape[0] - 1 - b for b in range(batch)))
-    arguments = (q, k, v, slots, lengths, out, *(tail or (None, None, None)), alone)
+    arguments = (q, k, v, slots, lengths, out, *(tail or (None, None, None)), alone, seen)
     if kernel:
         # A launch cuts the keys of two sequences into half as many parts each.
         config, scratch = Config(16, 16, 16, split=parts * batch), Scratch.of(DEVICE, 1 << 18, 1)
@@ -79,6 +80,26 @@ def test_the_state_token_sees_no_action(parts: int) -> None:
     assert not torch.equal(other[:, 1], ours[:, 1])
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("tailed", [False, True], ids=["prefix alone", "prefix and tail"])
+def test_a_token_sees_so_many_keys(parts: int, tailed: bool) -> None:
+    """Those of the tail come after the prefix's."""
+    q, k, v, k_tail, v_tail = drawn(Drawing(13), 6, 2, 16, torch.float32)
+    lengths, tail = ints(20, 37), (k_tail, v_tail, ints(5, 21)) if tailed else ()
+    seen = torch.tensor([[3, 19, 20, 20, 1], [17, 37, 36, 37, 37]], dtype=torch.int32, device=DEVICE)
+    if tailed:
+        seen = seen + torch.arange(5, dtype=torch.int32, device=DEVICE)
+    ours = run(True, q, k, v, lengths, parts, tail=tail, seen=seen)
+    assert_near(ours, run(False, q, k, v, lengths, tail=tail, seen=seen), torch.float32)
+    for b, t in ((0, 0), (1, 2)):
+        keys, values = (
+            torch.cat((pool[2 - b, :, : lengths[b]], after[b]), 1)[:, : int(seen[b, t])]
+            for pool, after in ((k, k_tail), (v, v_tail))
+        )
+        weights = torch.softmax((q[b, t].unflatten(0, (2, 3)) @ keys.mT) / 4, dim=2)
+        assert_near(ours[b, t], (weights @ values).flatten(), torch.float32)
+
+
 @dtypes
 def test_without_a_tail(dtype: torch.dtype) -> None:
     q, k, v, *_ = drawn(Drawing(9), 4, 1, 32, dtype)
@@ -124,12 +145,24 @@ def test_keys_are_not_cut_where_scratch_memory_is_too_small() -> None:
 @dtypes
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2)], ids=str)
 @pytest.mark.parametrize(
-    ("parts", "lengths", "alone"),
-    [(1, (33, 70), 1), (2, (33, 70), 0), (3, (0, 64), 1), (9, (70, 16), 0)],
+    ("parts", "lengths", "alone", "causal"),
+    [
+        (1, (33, 70), 1, False),
+        (2, (33, 70), 0, False),
+        (3, (0, 64), 1, False),
+        (9, (70, 16), 0, False),
+        (1, (33, 70), 0, True),
+        (3, (0, 64), 0, True),
+    ],
     ids=str,
 )
 def test_of_what_a_product_made(
-    dtype: torch.dtype, heads: tuple[int, int], parts: int, lengths: tuple[int, int], alone: int
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    parts: int,
+    lengths: tuple[int, int],
+    alone: int,
+    causal: bool,
 ) -> None:
     (many, few), head, tokens = heads, 24, 21
     draw = Drawing(parts)
@@ -139,10 +172,12 @@ def test_of_what_a_product_made(
         for slot, length in ((2, lengths[0]), (1, lengths[1])):
             places[slot, :, length:] = float("nan")
     angles, made = draw(100, head // 2), []
+    seen = ints(*lengths)[:, None] + ints(*range(1, tokens + 1)) if causal else None
     for kernel in (False, True):
         out, q = poison(2, tokens, many * head, dtype=dtype), poison(2, tokens, many, head, dtype=dtype)
         k_tail = poison(2, few, tokens, head, dtype=dtype)
-        arguments = (y, angles.cos(), angles.sin(), q, k_tail, k, v, ints(2, 1), ints(*lengths), out, alone)
+        places = ints(2, 1), ints(*lengths)
+        arguments = (y, angles.cos(), angles.sin(), q, k_tail, k, v, *places, out, alone, seen)
         if kernel:
             config, scratch = Config(32, 16, 16, split=2 * parts), Scratch.of(DEVICE, 1 << 20, 64)
             rotary.attend_rotary(*arguments, config=config, scratch=scratch)

@@ -23,8 +23,8 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all
     assert [need["kernel"] for need in of_all] == [
-        *("_rms_norm", "_rotary_write", "_attend", "_gated"),
-        *("_rms_norm", "_rotary_write", "_attend", "_combine", "_gated"),
+        *("_rms_norm", "_rotary_write", "_attend", "_glu"),
+        *("_rms_norm", "_rotary_write", "_attend", "_combine", "_glu"),
     ]
     for need in of_all:
         assert need["shared"] <= ARCHITECTURES[capability].shared_bytes and need["stack"] == 0, need

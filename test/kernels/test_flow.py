@@ -25,19 +25,16 @@ SMALL = Config(16, 16, 16)
 
 @dtypes
 @rows
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
 def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
     draw, batch, horizon, size, width = Drawing(0), 3, 7, 6, 40
     x, weight, bias = draw(batch, horizon, size), draw(width, size), draw(tables, width)
     more: tuple[Any, Any, Any] = (None, None, None)
-    if kind == "pi0":
-        more = (
-            draw(width, width, dtype=dtype, spread=width**-0.5),
-            draw(width),
-            draw(batch, width, dtype=dtype),
-        )
+    if kind != "pi05":
+        state = draw(batch, width, dtype=dtype) if kind == "pi0" else None
+        more = draw(width, width, dtype=dtype, spread=width**-0.5), draw(width), state
     expected, ours = (poison(batch, horizon + (kind == "pi0"), width, dtype=dtype) for _ in range(2))
-    scale = None if kind == "pi0" else draw(tables, width, spread=0.3)
+    scale = draw(tables, width, spread=0.3) if kind == "pi05" else None
     norm, left = (Norm.of(expected, scaled=scale is not None)._replace(scale=scale) for _ in range(2))
     flow.embed_actions(x, weight, bias, expected, *more, norm)
     given = (*more, left)
@@ -58,8 +55,8 @@ def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
     bias, scale = draw(tables, size), draw(tables, width) if modulated else None
     x = draw(batch, horizon, size)
     expected, ours, moved, update = x.clone(), x.clone(), torch.empty_like(x), poison(*x.shape)
-    flow.read_out(hidden, weight, bias, expected, moved, scale)
-    kernels.read_out(hidden, weight, bias, ours, update, scale, config=SMALL)
+    flow.read_out(hidden, weight, bias, expected, moved, scale, eps=0.5)
+    kernels.read_out(hidden, weight, bias, ours, update, scale, eps=0.5, config=SMALL)
     assert_near(update, moved, torch.float32)
     assert_near(ours, expected, torch.float32)
 
@@ -168,8 +165,8 @@ def test_norms(dtype: torch.dtype) -> None:
     draw, width = Drawing(2), 37
     x, weight, bias = draw(5, width, dtype=dtype), draw(width), draw(width)
     expected, ours = (poison(5, width, dtype=dtype) for _ in range(2))
-    norm.rms_norm(x, weight, expected)
-    norm_kernels.rms_norm(x, weight, ours)
+    norm.rms_norm(x, weight, expected, 0.5)
+    norm_kernels.rms_norm(x, weight, ours, 0.5)
     assert_near(ours, expected, dtype)
     for y, y_bias in ((None, None), (draw(5, width, dtype=dtype), None), (draw(5, width, dtype=dtype), bias)):
         left, right = x.clone(), x.clone()
@@ -191,7 +188,7 @@ def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
         made = []
         for run in (norm.add_norm, norm_kernels.add_norm):
             rows, out = x.clone(), poison(batch, tokens, width, dtype=dtype)
-            run(rows, added, out if normed else None, at, *tables)
+            run(rows, added, out if normed else None, at, *tables, eps=0.5)
             made.append((rows, out if normed else rows))
         for ours, expected in zip(made[1], made[0], strict=True):
             assert_near(ours, expected, dtype)

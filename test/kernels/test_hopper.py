@@ -77,19 +77,21 @@ def test_without_a_device_of_its_kind_nothing_is_taken(kernel: str) -> None:
 
 @pytest.mark.gpu
 @tables
+@pytest.mark.parametrize("activation", linear.ACTIVATIONS)
 @pytest.mark.parametrize("rows", [1, 13, 50, 51, 64, 100, 130, 200, 263])
 @pytest.mark.parametrize("config", candidates("gated_up"), ids=str)
-def test_gated_up(config: Config, rows: int, tables: int) -> None:
+def test_gated_up(config: Config, rows: int, activation: str, tables: int) -> None:
     draw, (batch, tokens) = Drawing(rows), fill(rows)
     x, weight = draw(batch, tokens, 320, dtype=BF16), draw(2 * 192, 320, dtype=BF16, spread=320**-0.5)
     scale, bias = tables_of(draw, batch if tables == 2 else tables, 320, 2 * 192)
-    expected, norm = poison(batch, tokens, 192, dtype=BF16), norm_of(x, scale)
-    linear.gated_up(x, weight, expected, norm, bias)
+    expected, norm = poison(batch, tokens, 192, dtype=BF16), norm_of(x, scale)._replace(eps=0.5)
+    linear.gated_up(x, weight, expected, norm, bias, None, activation)
 
     def run() -> tuple[torch.Tensor, ...]:
         ours = poison(batch, tokens, 192, dtype=BF16)
-        assert products.takes("gated_up", x, weight, ours, norm, bias, config=config)
-        products.gated_up(x, weight, ours, norm, bias, config=config)
+        arguments = x, weight, ours, norm, bias, None, activation
+        assert products.takes("gated_up", *arguments, config=config)
+        products.gated_up(*arguments, config=config)
         return (ours,)
 
     assert_near(twice(run)[0], expected, BF16)

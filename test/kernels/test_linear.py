@@ -29,7 +29,7 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> N
     x = draw(batch, tokens, width, dtype=dtype)
     weight = draw((heads + 2 * kv_heads) * head, width, dtype=dtype, spread=width**-0.5)
     scale, bias = tables_of(draw, tables, width, weight.shape[0])
-    norm, angles = norm_of(x, scale), draw(30, head // 2)
+    norm, angles = norm_of(x, scale)._replace(eps=0.5), draw(30, head // 2)
     cos, sin = angles.cos(), angles.sin()
     results = []
     for run in (linear.rotary_qkv, kernels.rotary_qkv):
@@ -48,16 +48,17 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> N
 
 @dtypes
 @modulated
+@pytest.mark.parametrize("activation", linear.ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(1, 1, 16, 32), (2, 19, 24, 50), (3, 5, 33, 64)], ids=str)
-def test_gated_up(dtype: torch.dtype, tables: int, shape: tuple[int, int, int, int]) -> None:
+def test_gated_up(dtype: torch.dtype, tables: int, shape: tuple[int, int, int, int], activation: str) -> None:
     (batch, tokens, columns, width), draw = shape, Drawing(1)
     x = draw(batch, tokens, width, dtype=dtype)
     weight = draw(2 * columns, width, dtype=dtype, spread=width**-0.5)
     scale, bias = tables_of(draw, batch if tables == 2 else tables, width, 2 * columns)
     expected, ours = (poison(batch, tokens, columns, dtype=dtype) for _ in range(2))
-    norm = norm_of(x, scale)
-    linear.gated_up(x, weight, expected, norm, bias)
-    kernels.gated_up(x, weight, ours, norm, bias, config=Config(16, 16, 32))
+    norm = norm_of(x, scale)._replace(eps=0.5)
+    linear.gated_up(x, weight, expected, norm, bias, None, activation)
+    kernels.gated_up(x, weight, ours, norm, bias, None, activation, config=Config(16, 16, 32))
     assert_near(ours, expected, dtype)
 
 

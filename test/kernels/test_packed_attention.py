@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference import packed_attention, rows
+from vla_accel_ros.kernels.reference.linear import ACTIVATIONS
 from vla_accel_ros.kernels.triton import packed_attention as kernels
 from vla_accel_ros.kernels.triton import rows as rows_kernels
 from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligned, where
@@ -173,12 +174,12 @@ def test_rms_norm(width: int, dtype: torch.dtype) -> None:
 
 
 @dtypes
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gated(activation: str, dtype: torch.dtype) -> None:
     y, made = Drawing(5)(3, 2 * 1100, dtype=dtype), []
     for module in (rows_kernels, rows):
         made.append(poison(3, 1100, dtype=dtype))
-        module.gated(y, made[-1], activation)
+        module.glu(y, made[-1], activation)
     assert_near(made[0], made[1], dtype)
 
 

@@ -26,6 +26,10 @@ from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.conventions import to_unit
+from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.models.smolvla.policy import PIXELS
+from vla_accel_ros.tools.bench.subjects import random_smolvla
+from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 
 KINDS = ("pi0", "pi05")
 RUNS = 2 if CUDA else 1
@@ -35,7 +39,7 @@ ROWS = {None: "stages", False: "few rows", True: "many rows"}
 GUIDED = list(product(KINDS, ROWS)) if CUDA else [("pi0", False), ("pi05", None), ("pi05", True)]
 
 
-def inputs(model: Pi, views: int = 2, words: int = 7) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
+def inputs(model: Pi | SmolVLA, views: int = 2, words: int = 7) -> tuple[np.ndarray, Tensor, Tensor, Tensor]:
     """images uint8 [V, S, S, 3] on the host, prompt, noise, state"""
     config, g = model.config, torch.Generator().manual_seed(2)
     size = config.vision.image_size
@@ -94,6 +98,27 @@ def test_int8_stages_on_kernels_are_those_on_references(kind: str) -> None:
         found.append((pool.view(1, length).k.clone(), stages.last_hidden(1, length), actions))
     for ours, expected in zip(*found, strict=True):
         assert (ours - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
+def test_smolvlas_stages_on_kernels_are_those_on_references(wide: bool) -> None:
+    model, found = random_smolvla(TINY_SMOLVLA, DEVICE), []
+    images, prompt, noise, state = inputs(model)
+    for make in (lambda: TritonOps(DEVICE, Table(Gpu(4))), Ops):
+        pool = KVPool(TINY_SMOLVLA.prefix, 2, TINY_SMOLVLA.max_tokens, DEVICE, torch.float32)
+        stages = Stages(model, pool, ops=make, rule=PIXELS)
+        for _ in range(RUNS):
+            (length,) = stages.observe([images], [prompt], [1], states=[state[0].cpu()])
+        seats = CapturedSeats(stages, 2, 2, wide, make())
+        batch = Seated(seats)
+        for number in range(2):
+            batch.begin(number, noise + number, None, pool.span(1, 0, length))
+            batch.step()
+        batch.step()
+        chunks = [batch.flows[number].actions for number in range(2)]
+        found.append((*pool.view(1, length), *chunks))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=5e-5)
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])

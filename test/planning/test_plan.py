@@ -47,7 +47,7 @@ TINY = PiConfig(
 def test_copies_in_fewer_bits_are_those_that_the_stages_make(kind: str, precision: str) -> None:
     config = replace(TINY, kind=kind)
     model = Pi(config).set_precision(torch.bfloat16)
-    small = Small(precision, model, fold_prefix(model.language_model), prefill_only=False)
+    small = Small(precision, model, fold_prefix(model), prefill_only=False)
     made = fold_expert(model, 3)
     assert (small.vision, small.prefix, small.expert(made.layers)) != (None, None, None)
     folded = 0
@@ -63,14 +63,14 @@ def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     config = replace(TINY, kind=kind)
     model, made = Pi(config).set_precision(torch.bfloat16), Int8()
     made.vision(model)
-    made.prefix(fold_prefix(model.language_model).layers, model.language_model)
+    made.prefix(fold_prefix(model).layers, model.language_model)
     made.expert(model, fold_expert(model, 3).layers)
     exact, ours = (copies(config, Work(precision=precision)) for precision in ("exact", "w8a8"))
     assert ours - exact == made.nbytes
     mixed, int4 = (copies(config, Work(precision=precision)) for precision in ("w8a8-int4", "int4"))
     fewer, fast = Int8(), copies(config, Work(precision="w8a8", fast_memory=True))
     fewer.vision(model)
-    fewer.prefix(fold_prefix(model.language_model).layers, model.language_model)
+    fewer.prefix(fold_prefix(model).layers, model.language_model)
     assert mixed - int4 == fewer.nbytes == fast - exact
 
 

@@ -26,7 +26,7 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
-from vla_accel_ros.planning.operations import GATED, ROWS, Kind, Op, product, total_flops, total_launches
+from vla_accel_ros.planning.operations import GATED, ROWS, Kind, Op, product, total_flops
 from vla_accel_ros.planning.stages import network, operations, weight_parts
 from vla_accel_ros.planning.work import ENGINE_PRECISIONS, Sizes, Work, check_work
 
@@ -82,14 +82,17 @@ def test_openvla_and_smolvla_stages_have_the_flop_that_torch_counts() -> None:
     assert total_flops(ops["encode"]) == counted(lambda: model.encode(torch.rand(1, 6, 28, 28)))
     head, embs = 2 * 7 * LLAMA.width * OPENVLA.vocab, torch.rand(1, 32, 32)  # words and drafts padded to 16
     assert total_flops(ops["prefill"]) - head == counted(lambda: model.prefix(embs))
-    smol, stages = SmolVLA(SMOL), operations(SMOL, Work(views=2, prompt=9, steps=1))
+    smol, stages = SmolVLA(SMOL), operations(SMOL, Work(views=2, prompt=PROMPT, steps=1))
     assert total_flops(stages["encode"]) == counted(lambda: smol.encode(torch.rand(2, 3, 28, 28)))
-    embs = torch.rand(1, 2 * SMOL.image_tokens + 10, 32)
-    assert total_flops(stages["prefill"]) == counted(lambda: smol.prefix(embs)) + 2 * 6 * 32  # the state
+    rows = 2 * SMOL.image_tokens + PROMPT + 1
+    embs, state = torch.rand(1, rows, 32), 2 * 6 * 32
+    last = 2 * rows * 32 * (32 + 32 + 3 * 48) + 2 * 2 * rows * rows * 4 * 8  # but keys and values
+    crossed = 2 * 2 * rows * 16 * 16  # of the second layer
+    made = total_flops(stages["prefill"])
+    assert made == counted(lambda: smol.prefix(embs)) + state - last + crossed
     _, kv = smol.prefix(embs)
-    assert total_flops(stages["denoise"]) == counted(
-        lambda: smol.velocity(torch.rand(1, 5, 6), torch.rand(1), None, kv)
-    )
+    step = counted(lambda: smol.velocity(torch.rand(1, 5, 6), torch.rand(1), None, kv))
+    assert total_flops(stages["denoise"]) == step - crossed - 2 * 5 * 48 * 24  # and the first of the time's
 
 
 def test_fused_stages_have_one_pass_between_products_that_need_one() -> None:
@@ -106,12 +109,17 @@ def test_fused_stages_have_one_pass_between_products_that_need_one() -> None:
     assert names(ops["decode"])["join"] == 3  # keys of a single row are split
 
 
-def test_operations_of_smolvla_are_launched_one_by_one() -> None:
+def test_what_smolvlas_cross_layers_read_is_made_with_the_prefix() -> None:
     ops = operations(SMOL, Work(views=2, prompt=9, steps=1))
-    assert names(ops["prefill"])["q_proj"] == names(ops["prefill"])["k_proj"] == 3
-    assert total_launches(ops["prefill"]) > 3 * 40
-    twice = operations(SMOL, Work(views=2, prompt=9, steps=1, batch=2))
-    assert total_launches(twice["denoise"]) == 2 * total_launches(ops["denoise"])
+    assert names(ops["prefill"]) == {
+        "state_proj": 1, "norm": 5, "qkv": 2, "place": 3, "attention": 2, "o": 2,
+        "gate and up": 2, "activation": 2, "down": 2, "last k, v": 1, "crossed k, v": 2,
+    }  # fmt: skip
+    assert names(ops["denoise"]) == {
+        "action_in_proj": 1, "action_time_mlp_out": 1, "action_out_proj": 1,
+        "qkv": 3, "attention": 3, "o": 3, "gate and up": 3, "down": 3,
+    }  # fmt: skip
+    assert {op.kind for op in ops["denoise"]} == {Kind.NARROW, Kind.ATTENTION}
 
 
 @pytest.mark.parametrize(

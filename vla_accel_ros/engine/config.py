@@ -146,7 +146,7 @@ class EngineConfig:
     fast: bool = option(
         False,
         "Compute with captured stages, which are made while the node configures; false is plain torch. auto: "
-        "on CUDA, for pi0, pi0.5 and OpenVLA (fused kernels, which need triton), SmolVLA, and policies of "
+        "on CUDA, for pi0, pi0.5, SmolVLA and OpenVLA (fused kernels, which need triton), and policies of "
         "other packages that can be captured.",
         in_nodes={"default": AUTO, "choices": (AUTO, "true", "false")},
     )

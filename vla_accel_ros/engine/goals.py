@@ -27,7 +27,7 @@ memory: to fit on a small GPU. It changes the actions.
         0.7 GB but costs 14 ms in every frame (docs/lab/offload.md).
     slots: 4, answers: 1: the least that streams frames and answers questions.
 many_robots: one engine for a fleet.
-    scheduling: batches, staggered: 16, seats_by_load, for pi0 and pi0.5, with frames_together: 4: 40 robots
+    scheduling: batches, staggered: 16, seats_by_load, for flow policies, with frames_together: 4: 40 robots
         that ask 3 times a second wait 34 ms, p99 78; without batches 54 and 105
         (docs/lab/fleet_scheduler.md). Chunks differ by rounding with what is computed beside them.
     token_mode: auto, token_prefer: rate, for OpenVLA.

@@ -20,21 +20,26 @@ from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
+from vla_accel_ros.models.smolvla.model import SmolVLA
 
-KERNELS = (Pi, OpenVLA)
+FLOWS = (Pi, SmolVLA)
+"""Models whose stages of kernels encode images and denoise chunks."""
+KERNELS = (*FLOWS, OpenVLA)
 """Models that have captured stages of kernels."""
 
 
 def has_stages(policy: AnyPolicy) -> bool:
     """Whether captured stages can compute a policy on its device: stages of kernels need Triton; captured
-    plain functions (SmolVLA's) take an eighth of the time."""
+    plain functions need nothing."""
     if policy.device.type != "cuda":
         return False
-    return is_capturable(policy) or (has_kernels(policy) and importlib.util.find_spec("triton") is not None)
+    if has_kernels(policy):
+        return importlib.util.find_spec("triton") is not None
+    return is_capturable(policy)
 
 
 def has_kernels(policy: AnyPolicy) -> bool:
-    return isinstance(policy.model, KERNELS)
+    return type(policy.model) in KERNELS
 
 
 def is_capturable(policy: AnyPolicy) -> bool:
@@ -58,15 +63,20 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
         _check_groups(policy, config)
     if config.text_groups > 1:
         _check_text_groups(policy, config)
-    if config.frames_together > 1 and not (config.fast and isinstance(policy.model, Pi)):
+    if config.frames_together > 1 and not (config.fast and type(policy.model) in FLOWS):
         raise ValueError(
-            f"frames_together is {config.frames_together}, but only fast stages of pi0 and pi0.5 compute "
-            "several frames in one forward; use 1."
+            f"frames_together is {config.frames_together}, but only fast stages of pi0, pi0.5 and SmolVLA "
+            "compute several frames in one forward; use 1."
         )
-    if config.seats_by_load and not (config.fast and isinstance(policy.model, Pi)):
+    if config.seats_by_load and not (config.fast and type(policy.model) in FLOWS):
         raise ValueError(
-            "seats_by_load is true, but only seats of fast stages of pi0 and pi0.5 have several sizes; "
-            "leave it false."
+            "seats_by_load is true, but only seats of fast stages of pi0, pi0.5 and SmolVLA have several "
+            "sizes; leave it false."
+        )
+    if config.precision != EXACT and isinstance(policy.model, SmolVLA):
+        raise ValueError(
+            f"precision is {config.precision}, but stages of a {kind} policy have the weights as they are; "
+            f"use {EXACT}."
         )
     if config.joints_each_step and not (policy.acts == FLOW and cast(FlowPolicy, policy).takes_state):
         raise ValueError(
@@ -121,7 +131,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
 def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError if frames cannot be computed in that many groups of layers."""
     given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
-    if not isinstance(model, Pi):
+    if type(model) not in FLOWS:
         raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
     if not config.fast:
         raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")

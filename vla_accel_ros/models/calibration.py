@@ -43,7 +43,7 @@ def products(model: nn.Module) -> dict[str, Group]:
     """Return the products that can use 8-bit rows, by name. Raises ValueError if the model has none."""
     groups: dict[str, Group] = {}
     if isinstance(model, Pi):
-        tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        tower = model.vision
         for index, layer in enumerate(cast(Any, tower.encoder.layers)):
             name, attention = f"vision.{index}", layer.self_attn
             groups[f"{name}.qkv"] = (attention.q_proj, attention.k_proj, attention.v_proj)

@@ -196,9 +196,14 @@ class PiConfig:
         check_image_names(self.image_names)
 
     @property
+    def image_tokens(self) -> int:
+        """Prefix tokens of one image."""
+        return self.vision.tokens
+
+    @property
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix: every camera and the longest prompt."""
-        return len(self.image_names) * self.vision.tokens + self.max_prompt
+        return len(self.image_names) * self.image_tokens + self.max_prompt
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of numbers, strings and lists."""

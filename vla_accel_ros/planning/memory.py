@@ -121,8 +121,12 @@ def parts(
 
 
 def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str, int]:
-    if work.precision.startswith("all-") or isinstance(sizes, SmolVLAConfig):
+    if work.precision.startswith("all-"):
         return {}
+    if isinstance(sizes, SmolVLAConfig):
+        own, crossing = sizes.expert, len(sizes.crossing)
+        total = own.depth * (_qkv(own) + own.heads * own.head_dim + 3 * own.mlp)
+        return {"all": 2 * sizes.padded_width * (total - crossing * 2 * own.kv_heads * own.head_dim)}
     if isinstance(sizes, OpenVLAConfig):
         kind = work.dtypes("decode").weights
         return {} if kind == "bf16" else {"prefix": _stack_in(kind, sizes.prefix)}
@@ -201,17 +205,15 @@ def _small(rows: int, columns: int, kind: str) -> int:
 
 
 def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
-    if isinstance(sizes, PiConfig):
-        return _pi_buffers(sizes, work, slots, seats)
     if isinstance(sizes, OpenVLAConfig):
         rows, g = sizes.max_tokens + 16, sizes.prefix
         stack = 2 * rows * (3 * g.width + 2 * _qkv(g) + 3 * g.mlp)
         towers = sum(_plain_tower(v, 1) for v in (sizes.dino, sizes.siglip))
         return stack + max(towers, 0) + 2 * slots * sizes.max_tokens * g.width
-    return _smolvla_buffers(sizes, work)
+    return _flow_buffers(sizes, work, slots, seats)
 
 
-def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
+def _flow_buffers(sizes: PiConfig | SmolVLAConfig, work: Work, slots: int, seats: int) -> int:
     g, e, v = sizes.prefix, sizes.expert, sizes.vision
     attended, kv = g.heads * g.head_dim, 2 * g.kv_heads * g.head_dim
     rows = work.batch * sizes.max_tokens
@@ -221,7 +223,9 @@ def _pi_buffers(sizes: PiConfig, work: Work, slots: int, seats: int) -> int:
         chain += rows * (g.width + attended + g.mlp + 3 * 4)
         chain += patches * (v.width + v.mlp + 2 * 4)
     encode = patches * (4 * 3 * v.patch**2 + 4 * v.width + 2 * (g.width + 6 * v.width + v.mlp))
-    tokens_kept = 2 * slots * (len(sizes.image_names) * v.tokens + 1) * g.width
+    tokens_kept = 2 * slots * (len(sizes.image_names) * sizes.image_tokens + 1) * g.width
+    if isinstance(sizes, SmolVLAConfig):  # keys and values of cross layers, and joined patches
+        tokens_kept += kv_bytes(sizes, slots) // 2 + 2 * patches * v.width
     chunks = work.batch + seats
     tokens = chunks * ((work.chunk or sizes.horizon) + 1)
     denoise = tokens * (2 * (3 * e.width + e.mlp + 2 * _qkv(e)) + 4 * 6 * sizes.action_dim)
@@ -235,11 +239,3 @@ def _plain_tower(v: VisionConfig, images: int) -> int:
     """Return a layer's temporaries in plain torch, which a graph keeps."""
     rows = images * v.tokens
     return rows * (2 * (8 * v.width + 2 * v.mlp) + 4 * 3 * v.patch**2)
-
-
-def _smolvla_buffers(sizes: SmolVLAConfig, work: Work) -> int:
-    g, rows = sizes.prefix, sizes.max_tokens
-    stack = rows * (2 * (6 * g.width + 3 * g.mlp) + 4 * 4 * g.width) + 4 * 4 * g.heads * rows * rows
-    pixels = 4 * 3 * len(sizes.image_names) * sizes.vision.image_size**2
-    step = 4 * 4 * sizes.expert.heads * sizes.horizon * (rows + sizes.horizon)
-    return _plain_tower(sizes.vision, work.views) + stack + 2 * pixels + step + kv_bytes(sizes, 1)

@@ -14,10 +14,10 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 4 / 64
 """Bytes of a number, with its share of a group's scale."""
 
 
-PLAIN, SDPA, PACKED, BATCHED, ROWS, GATED = BY = ("plain", "sdpa", "packed", "batched", "rows", "gated rows")
+PLAIN, SDPA, PACKED, ROWS, GATED = BY = ("plain", "sdpa", "packed", "rows", "gated rows")
 """plain: an operation of plain torch. sdpa: its scaled_dot_product_attention. packed: attention of packed
-forwards (kernels.triton.packed_attention). batched: a product for each head, written out in plain torch.
-rows: a product of 8-bit rows (kernels.triton.int8). gated: the same with its gate in the epilogue."""
+forwards (kernels.triton.packed_attention). rows: a product of 8-bit rows (kernels.triton.int8). gated: the
+same with its gate in the epilogue."""
 
 
 class Kind(str, Enum):

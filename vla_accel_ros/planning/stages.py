@@ -1,6 +1,6 @@
 """The launches of an engine's stages, derived from a trace of a family's plain modules (planning.trace).
 
-Three ways of launching turn the same trace into operations. *Plain*, of families without kernels: every
+Three ways of launching turn the same trace into operations. *Plain*, of OpenVLA's image encoders: every
 operation is a launch. *Fused*, of captured stacks: products of one input are one product, what is between two
 products is one pass over the rows or part of a product, and attention is one launch. *Narrow*, of an action
 expert's few rows: products and attentions alone, which include norms and activations. In the engine's 8-bit
@@ -26,7 +26,6 @@ from vla_accel_ros.models.pi.weights import empty_pi
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.planning.operations import (
-    BATCHED,
     PACKED,
     PLAIN,
     SDPA,
@@ -141,18 +140,26 @@ def _openvla(sizes: OpenVLAConfig, work: Work) -> Stages:
 
 
 def _smolvla(sizes: SmolVLAConfig, work: Work) -> Stages:
-    """Robots are computed one after another."""
-    image = work.views * sizes.image_tokens
-    rows, chunk = image + min(work.prompt, sizes.max_prompt) + 1, work.chunk or sizes.horizon
-    stages = {
-        "encode": _plain(_traced(sizes, "encode", work.views), work.dtypes("encode")),
-        "prefill": _plain(_traced(sizes, "prefill", 1, rows), work.dtypes("prefill")),
-        "denoise": [
-            op.times(work.steps)
-            for op in _plain(_traced(sizes, "denoise", 1, rows, chunk), work.dtypes("denoise"))
-        ],
+    """As _pi, with the products of cross layers' keys and values, once a frame, at the end of prefill."""
+    batch, chunk = work.batch, work.chunk or sizes.horizon
+    frame = work.views * sizes.image_tokens + 1
+    prefill = _traced(sizes, "prefill", batch, frame + min(work.bucket, sizes.max_prompt))
+    last = max(index for index, call in enumerate(prefill) if call.weight.endswith("v_proj.weight"))
+    queries = max(index for index, call in enumerate(prefill) if call.weight.endswith("q_proj.weight"))
+    step, crossed = list[Call](), list[Call]()
+    for call in _traced(sizes, "denoise", batch, frame + work.prompt, chunk):
+        of_prefix = call.weight.endswith(("k_proj.weight", "v_proj.weight")) and call.rows != batch * chunk
+        (crossed if of_prefix else step).append(call)
+    fused = _fused(step, EXACT, batch)
+    denoise = _narrow(fused) if batch * chunk <= MOST_NARROW else fused
+    kv = _collapsed(_product("crossed k, v", call, call.columns, EXACT) for call in crossed)
+    calls = (*prefill[:queries], *prefill[queries + 1 : last + 1])
+    return {
+        "encode": tuple(_fused(_traced(sizes, "encode", work.views * batch), EXACT, batch, by=SDPA)),
+        "prefill": (*_fused(calls, EXACT, batch), *kv),
+        "denoise": tuple(op.times(work.steps) for op in denoise if op.name != "place"),
+        "decode": (),
     }
-    return {**{name: tuple(op.times(work.batch) for op in ops) for name, ops in stages.items()}, "decode": ()}
 
 
 @lru_cache(64)
@@ -177,9 +184,9 @@ def _traced(sizes: Any, stage: str, batch: int, rows: int = 0, chunk: int = 0) -
             hidden, _ = model.prefix(torch.empty(batch, rows, width, dtype=half))
             model.logits(hidden[:, -ACTION_TOKENS:])
         else:
-            words = torch.zeros(1, rows - 1 - rows // 2, dtype=torch.int64)
-            images = torch.empty(1, rows // 2, width, dtype=half)
-            model.prefix(model.embed(images, words, torch.empty(1, sizes.state_dim)))
+            words = torch.zeros(batch, rows - 1 - rows // 2, dtype=torch.int64)
+            images = torch.empty(batch, rows // 2, width, dtype=half)
+            model.prefix(model.embed(images, words, torch.empty(batch, sizes.state_dim)))
 
     def denoise() -> None:
         state = torch.empty(batch, sizes.state_dim)
@@ -193,7 +200,7 @@ def _traced(sizes: Any, stage: str, batch: int, rows: int = 0, chunk: int = 0) -
         "encode": encode, "prefill": prefill, "denoise": denoise, "decode": decode
     }  # fmt: skip
     calls = trace(model, stages[stage])
-    return _folded(calls, batch) if stage == "denoise" and isinstance(sizes, PiConfig) else calls
+    return _folded(calls, batch) if stage == "denoise" else calls
 
 
 def _folded(calls: Iterable[Call], batch: int) -> tuple[Call, ...]:
@@ -243,9 +250,6 @@ def _plain(calls: Iterable[Call], dtypes: Dtypes) -> list[Op]:
             ops += [*_cut(call, PLAIN), _product(name, call, call.columns, EXACT if exact else dtypes)]
         elif call.heads:
             ops.append(_attention(call, by=SDPA))
-        elif call.flops:
-            op = _product("attention", call, call.columns, EXACT)
-            ops.append(replace(op, weight_bytes=0.0, moved_bytes=float(call.moved_bytes), by=BATCHED))
         else:
             moved = float(call.moved_bytes)
             ops += [Op(call.name, Kind.PASS, 1, moved_bytes=moved, by=PLAIN)] * call.launches
@@ -285,7 +289,7 @@ def _fused(
             group = [call]
             ops += _cut(call)
         elif call.heads:
-            ops.append(_attention(call))
+            ops.append(_attention(call, by))
         elif scores is None:
             scores = call
         else:

@@ -75,7 +75,7 @@ def test_copies_are_made_once_for_all_stages_and_counted() -> None:
 
 def test_fp8_may_be_for_prefill_alone() -> None:
     model = make_model(make_config("pi05"), varied=False)
-    prefix = fold_prefix(model.language_model)
+    prefix = fold_prefix(model)
     small = Small("fp8", model, prefix, prefill_only=True)
     assert small.vision is None and small.expert(prefix.layers) is None
     assert small.prefix is not None and small.nbytes == sum(layer.nbytes for layer in small.prefix)
@@ -93,7 +93,7 @@ def test_fp8_on_a_gpu_needs_bfloat16_and_whole_sizes() -> None:
         check("fp8", True, CUDA, torch.float32)
     model = make_model(make_config("pi05"), varied=False).to(CUDA).set_precision(torch.bfloat16)
     with pytest.raises(ValueError, match="multiples of 16"):
-        Small("fp8", model, fold_prefix(model.language_model))
+        Small("fp8", model, fold_prefix(model))
 
 
 @pytest.mark.gpu

@@ -67,7 +67,7 @@ def test_stages_join_nothing_of_what_was_loaded(folder: Path) -> None:
         assert len({row.untyped_storage().data_ptr() for row in rows}) == 1
         assert rows[0].untyped_storage().nbytes() == sum(row.nbytes for row in rows)
     if isinstance(model, Pi):
-        fold_prefix(model.language_model)
+        fold_prefix(model)
         fold_expert(model, 2)
     else:
         fuse_stack(model.stack, model.config.prefix)

@@ -98,7 +98,7 @@ def test_robots_that_share_the_network_have_their_own_state_in_the_prefix(
     for chunk, observation, robot in zip(
         made, (theirs, seen), (other, Embodiment(policy, 1 / 30)), strict=True
     ):
-        alone = Engine(robot.policy, step_dt_s=robot.step_dt_s)
+        alone = Engine(robot.policy, step_dt_s=robot.step_dt_s, fast=fast)
         with alone.observe(observation) as prefix:
             want = alone.act(prefix, noise=1)
         np.testing.assert_array_equal(chunk.actions, want.actions)

@@ -42,17 +42,20 @@ class CapturedPrefill(Prefill):
             for observation, policy in zip(observations, policies, strict=True)
         ]
         tokens: list[list[int]] = []
+        states: list[Tensor] = []
 
         def words() -> list[Tensor]:
             for observation, policy in zip(observations, policies, strict=True):
                 tokens.append(cast(WordedPolicy, policy).host_words(observation))
+                if self._stages.takes_state:
+                    states.append(cast(FlowPolicy, policy).normalized_state(observation.state))
             return [torch.tensor(each) for each in tokens]
 
         def taken() -> None:
             for observation in observations:
                 observation.check_intact()
 
-        lengths = self._stages.observe(images, words, slots, taken)
+        lengths = self._stages.observe(images, words, slots, taken, states)
         return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
@@ -67,10 +70,14 @@ class CapturedPrefill(Prefill):
         worded = cast(WordedPolicy, policy)
         images = worded.host_images(observation)
 
+        states: list[Tensor] = []
+
         def words() -> Tensor:
+            if self._stages.takes_state:
+                states.append(cast(FlowPolicy, policy).normalized_state(observation.state))
             return torch.tensor(worded.host_words(observation))
 
-        return self.groups.begin(images, words, slot, observation.check_intact)
+        return self.groups.begin(images, words, slot, observation.check_intact, states)
 
 
 class CapturedPlainPrefill(PlainPrefill):

@@ -25,7 +25,8 @@ from vla_accel_ros.models.layers.gemma import Gemma
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.quantized import Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.smolvla.folding import Foldable
+from vla_accel_ros.models.smolvla.stack import Stack
 
 L = TypeVar("L")
 
@@ -67,9 +68,9 @@ class Int8:
         """The copies for a precision of engine.stages.precision.ROWS."""
         return cls(calibration, False if precision == W8A8_INT4 else None)
 
-    def vision(self, model: Pi) -> tuple[Int8Vision, ...]:
+    def vision(self, model: Foldable) -> tuple[Int8Vision, ...]:
         """The layers of the image encoder."""
-        tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        tower = model.vision
         return self._once("vision", list(tower.encoder.layers), self.of_vision)
 
     def of_vision(self, index: int, layer: Any) -> Int8Vision:
@@ -83,7 +84,7 @@ class Int8:
         }
         return Int8Vision(**self._weights(f"vision.{index}", exact, given(layer)))
 
-    def prefix(self, layers: Sequence[FoldedLayer], stack: Gemma | Llama) -> tuple[Int8Layer, ...]:
+    def prefix(self, layers: Sequence[FoldedLayer], stack: Gemma | Llama | Stack) -> tuple[Int8Layer, ...]:
         """The layers of the prefix stack, from its folded layers."""
         own: list[Any] = list(stack.layers)
         return self._once("prefix", layers, lambda index, layer: self.of_prefix(index, layer, own[index]))
@@ -96,7 +97,7 @@ class Int8:
         """Whether denoising on the device uses rows in 8 bits."""
         return not feeds_fast(device) if self._denoise is None else self._denoise
 
-    def expert(self, model: Pi, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
+    def expert(self, model: Foldable, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """The layers of the action expert, from its folded layers; pi0's contain the factors of the norms."""
         own: list[Any] = list(model.expert.layers)
         return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, own[index]))

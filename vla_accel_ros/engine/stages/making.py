@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -31,12 +32,14 @@ from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.few_bits import given
-from vla_accel_ros.models.layers.gemma import rotary_tables
-from vla_accel_ros.models.pi.folded import Expert
-from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix, with_clean_step
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.layers.gemma import KV, rotary_tables
+from vla_accel_ros.models.pi import folding as pi
+from vla_accel_ros.models.pi.folded import Cross, Expert, Prefix
 from vla_accel_ros.models.processing.conventions import OPENPI
 from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.smolvla import folding as smolvla
+from vla_accel_ros.models.smolvla.folding import Foldable
+from vla_accel_ros.models.smolvla.model import SmolVLA
 
 BUCKET = 16
 """Prompts are padded to a multiple of this."""
@@ -62,7 +65,7 @@ class MadeStages:
 
     def __init__(
         self,
-        model: Pi,
+        model: Foldable,
         pool: KVPool,
         time_rule: str = "openpi",
         ops: Callable[[], Ops] | None = None,
@@ -80,7 +83,8 @@ class MadeStages:
         self.joints, self.solver = joints, solver
         check(precision, True, device, dtype)
         self.make_ops = ops or (lambda: ops_for(device))
-        self.prefix = fold_prefix(model.language_model)
+        self._folding: Any = smolvla if isinstance(model, SmolVLA) else pi
+        self.prefix: Prefix = self._folding.fold_prefix(model)
         self.small = Small(precision, model, self.prefix)
         self.int8 = (int8 or Int8.of(precision)) if precision in ROWS else None
         if offload and (self.small.in_vision or self.int8 is not None):
@@ -90,8 +94,9 @@ class MadeStages:
             )
         self.tower = tower_of(model, offload)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
-        most = len(model.config.image_names) * model.config.vision.tokens
+        most = len(model.config.image_names) * model.config.image_tokens
         self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
+        self.kv, self.crossed = _read_by_expert(pool, self.prefix.cross)
         positions = torch.arange(pool.max_tokens + model.config.horizon + 1, device=device)[None]
         cos, sin = rotary_tables(positions, sizes.head_dim, torch.float32)
         half = sizes.head_dim // 2
@@ -106,6 +111,11 @@ class MadeStages:
         self._making, self._observing, self._chained = threading.RLock(), threading.Lock(), InOrder(device)
         self._locks: dict[Hashable, threading.Lock] = {}
         self.groups = Groups(self, groups) if groups > 1 else None
+
+    @property
+    def takes_state(self) -> bool:
+        """Whether the state is a token of the prefix."""
+        return self.prefix.state_weight is not None
 
     def bucket(self, prompt: int) -> int:
         """The prompt length of the stage for a prompt."""
@@ -132,7 +142,7 @@ class MadeStages:
             if self.int8 is not None:
                 small = self.int8.prefix(self.prefix.layers, self.model.language_model)
                 return PrefillInt8(*own, small=small)
-            return Prefill(*own) if layers is None else PrefillFp8(*own, small=layers)
+            return Prefill(*own, self.crossed) if layers is None else PrefillFp8(*own, small=layers)
 
         return self._stage(("prefill", views, bucket, batch), make)
 
@@ -155,14 +165,15 @@ class MadeStages:
         def make() -> Denoise:
             if steps not in self._experts:
                 other = next(iter(self._experts.values()), None)
-                self._experts[steps] = fold_expert(self.model, steps, self.time_rule, other)
+                fold = self._folding.fold_expert
+                self._experts[steps] = fold(self.model, steps, self.time_rule, other)
             config, expert = self.model.config, self._experts[steps]
             layers, clean = self.small.expert(expert.layers), partial(self.clean, steps)
-            shared = config, expert, self.pool, self.tables, self.make_ops()
+            shared = config, expert, self.kv, self.tables, self.make_ops()
             own = *shared, batch, layers, clean, self.time_rule, self.joints, self.solver
             if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
                 return DenoiseInt8(*own, small=self.int8.expert(self.model, expert.layers))
-            rows = batch * (config.horizon + (config.kind == "pi0"))
+            rows = batch * (config.horizon + (expert.state_weight is not None))
             return Wide(*own) if rows > MOST_NARROW and layers is None else Denoise(*own)
 
         return self._stage(("denoise", batch, steps), make)
@@ -200,7 +211,8 @@ class MadeStages:
         """The expert for so many steps, which exists already, with an added row for flow time 0."""
         with self._making:
             if steps not in self._clean:
-                self._clean[steps] = with_clean_step(self.model, self._experts[steps], self.time_rule)
+                add = self._folding.with_clean_step
+                self._clean[steps] = add(self.model, self._experts[steps], self.time_rule)
             return self._clean[steps]
 
     def _stage(self, key: Hashable, make: Callable[[], S]) -> S:
@@ -209,3 +221,16 @@ class MadeStages:
                 self._locks[key] = threading.Lock()
                 self._stages[key] = make()
             return self._stages[key]  # type: ignore[return-value]
+
+
+def _read_by_expert(pool: KVPool, cross: Cross | None) -> tuple[list[tuple[Tensor, Tensor]], KV | None]:
+    """Return the keys and values [slots, kv_heads, tokens, D] that each layer of the expert reads, and the
+    memory of those that prefill computes for cross layers."""
+    kv = list(zip(pool.k.unbind(1), pool.v.unbind(1), strict=True))
+    if cross is None:
+        return kv, None
+    layers = cross.layers.tolist()
+    crossed = KV(*(part[:, : len(layers)].clone() for part in (pool.k, pool.v)))
+    for place, layer in enumerate(layers):
+        kv[layer] = crossed.k[:, place], crossed.v[:, place]
+    return kv, crossed

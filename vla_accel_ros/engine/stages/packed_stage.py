@@ -161,7 +161,7 @@ class PackedStage(Layered):
         stack, rows, normed, layer = self.stack, self._kernels.rows, self.hidden, self.stack.layers[index]
         rows.rms_norm(self._residual, stack.factors[2 * index + 1], stack.eps, normed)
         self._multiply(normed, layer.gate_up, self._gate_up)
-        rows.gated(self._gate_up, self._fed, stack.activation)
+        rows.glu(self._gate_up, self._fed, stack.activation)
         self._multiply(self._fed, layer.down, self._residual, add=True)
 
     def _multiply(self, a: Tensor, weight: Weight, out: Tensor, add: bool = False) -> None:

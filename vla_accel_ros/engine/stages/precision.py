@@ -41,7 +41,7 @@ from vla_accel_ros.models.layers.quantized import (
 )
 from vla_accel_ros.models.layers.vision import Layer
 from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.smolvla.folding import Foldable
 
 EXACT = "exact"
 W8A8_INT4 = "w8a8-int4"
@@ -109,7 +109,9 @@ class Small:
     the faster choice on the model's device. Raises ValueError for sizes without fp8 products.
     """
 
-    def __init__(self, precision: str, model: Pi, prefix: Prefix, prefill_only: bool | None = None) -> None:
+    def __init__(
+        self, precision: str, model: Foldable, prefix: Prefix, prefill_only: bool | None = None
+    ) -> None:
         self.precision, self._model, self._prefix = precision, model, prefix
         device = model.embed_table.device
         if precision == FP8 and device.type == "cuda":
@@ -129,7 +131,7 @@ class Small:
         """Weights for encode."""
         if not self.in_vision:
             return None
-        tower = self._model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        tower = self._model.vision
         return tuple(_vision(layer) for layer in cast("list[Layer]", list(tower.encoder.layers)))
 
     @cached_property
@@ -195,7 +197,7 @@ def feeds_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 
 
-def _check_sizes(model: Pi) -> None:
+def _check_sizes(model: Foldable) -> None:
     vision, prefix = model.config.vision, model.config.prefix
     sizes = (vision.width, vision.mlp, prefix.width, prefix.mlp, prefix.kv_heads * prefix.head_dim)
     odd = [size for size in sizes if size % UNIT]

@@ -107,13 +107,14 @@ class Stages(MadeStages):
         prompts: Sequence[Tensor] | Callable[[], Sequence[Tensor]],
         slots: Sequence[int],
         taken: Callable[[], None] = lambda: None,
+        states: Sequence[Tensor] = (),
     ) -> list[int]:
         """Write prefixes into pool slots; returns their lengths.
 
         frames: V images each, the same V for all. prompts: int64 [t] each, or a function that returns them,
         called while the images are encoded. slots: one for each. taken: called once the images are not needed
-        any longer; an exception ends the call. Only the reading of the images is waited for; the rest is
-        ordered by the current stream.
+        any longer; an exception ends the call. states: see Prefill.set; read after prompts. Only the reading
+        of the images is waited for; the rest is ordered by the current stream.
         """
         batch, views = len(frames), len(frames[0])
         encode = self.encode(batch * views)
@@ -127,12 +128,12 @@ class Stages(MadeStages):
                 encode.upload.end()
             taken()
             prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
-            tokens = views * self.model.config.vision.tokens
+            tokens = views * self.model.config.image_tokens
             for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
                 self.images[slot, :tokens].copy_(seen)
-            prefill.set(prompts, slots)
+            prefill.set(prompts, slots, states)
             self.replay(prefill, self.partition())
-        return [tokens + len(prompt) for prompt in prompts]
+        return [tokens + len(prompt) + prefill.beside for prompt in prompts]
 
     @torch.inference_mode()
     def reword(self, source: int, tokens: int, prompt: Tensor, slot: int) -> int:
@@ -140,7 +141,7 @@ class Stages(MadeStages):
 
         Returns its length. The images are not encoded again: their tokens are kept.
         """
-        views = tokens // self.model.config.vision.tokens
+        views = tokens // self.model.config.image_tokens
         encode, prefill = self.encode(views), self.prefill(views, len(prompt))
         with self.prefixing():
             encode.tokens.copy_(self.images[source, :tokens])
@@ -212,9 +213,10 @@ class Stages(MadeStages):
             return stage.hidden[0, 0].clone()
 
     def _build_prefix(self, images: np.ndarray, prompt: Tensor, slot: int, frames: int = 1) -> None:
-        self.observe([images] * frames, [prompt] * frames, [slot] * frames)
+        states = [torch.zeros(self.model.config.state_dim)] * self.takes_state
+        self.observe([images] * frames, [prompt] * frames, [slot] * frames, states=states * frames)
         if self.groups is not None:
-            self.groups.build(images, prompt, slot)
+            self.groups.build(images, prompt, slot, states)
 
 
 def _example(form: Form, actions: Tensor) -> Inpainting | None:

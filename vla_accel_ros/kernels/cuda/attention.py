@@ -41,13 +41,18 @@ def takes(
     lengths: Tensor,
     out: Tensor,
     k_tail: Tensor | None = None,
-    *_: Tensor | int | None,
+    v_tail: Tensor | None = None,
+    tails: Tensor | None = None,
+    alone: int = 0,
+    seen: Tensor | None = None,
+    *,
     config: Config,
 ) -> bool:
     """Return whether the kernel supports these arguments."""
     return (
         compiling.launchable(q)
         and k_tail is not None
+        and seen is None
         and q.dtype == k.dtype == torch.bfloat16
         and q.shape[3] == HEAD
         and q.is_contiguous()
@@ -73,6 +78,7 @@ def attend(
     v_tail: Tensor | None = None,
     tails: Tensor | None = None,
     alone: int = 0,
+    seen: None = None,
     *,
     config: Config,
     pdl: bool = False,

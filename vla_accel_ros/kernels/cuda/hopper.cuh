@@ -35,6 +35,9 @@ __device__ __forceinline__ float gelu(float x) {  // 0.5 (1 + tanh(z)) is the lo
     float z = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     return __fdividef(x, 1.0f + power(-2.8853900817779268f * z));
 }
+__device__ __forceinline__ float silu(float x) {
+    return __fdividef(x, 1.0f + power(-1.4426950408889634f * x));
+}
 
 // Barriers in shared memory (mbarrier). time: how many phases were completed before.
 __device__ __forceinline__ void prepare(u32 barrier, u32 count) {

@@ -15,7 +15,7 @@
 // Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
 // low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 except in
 // `project`), STAGES of activations in flight, TALL rows of an activation tile (a multiple of 8 up to 64),
-// TILES that a block computes at most.
+// TILES that a block computes at most, SILU whether that is a gate's activation, else gelu.
 
 #include "hopper.cuh"
 
@@ -37,7 +37,6 @@ constexpr int STRIDE = COLUMNS + PAD;
 constexpr int MULTIPLIERS = 256, QUARTERS = MULTIPLIERS / ROWS;
 constexpr int PARTS = (SPLIT - 1) * OWNED * STRIDE;  // floats that other blocks send
 constexpr int FACTORS = QUARTERS * ROWS;             // floats of one tile
-constexpr float EPS = 1e-6f;
 
 struct Arguments {
     const float *squares;    // [groups, room], of the rows that the norm is of
@@ -52,6 +51,7 @@ struct Arguments {
     long long k_slot, k_head, k_token, v_slot, v_head, v_token;
     int rows, tokens, width, columns, groups, room, next_room, bias_stride, scale_stride, heads, kv_heads,
         half;
+    float eps;  // of the norm
 };
 
 __device__ __forceinline__ int table_row(const Arguments &a, int row) {
@@ -112,10 +112,10 @@ __device__ __forceinline__ void leave_factors(const Arguments &a, const Memory &
     for (int group = quarter * each; group < end; ++group) sum += from[group * a.room];
     m.factors[quarter * ROWS + row] = sum;
 }
-__device__ __forceinline__ float factor_of(const Memory &m, int row, float share) {
+__device__ __forceinline__ float factor_of(const Arguments &a, const Memory &m, int row, float share) {
     float sum =
         (m.factors[row] + m.factors[ROWS + row]) + (m.factors[2 * ROWS + row] + m.factors[3 * ROWS + row]);
-    return rsqrtf(sum * share + EPS);
+    return rsqrtf(sum * share + a.eps);
 }
 
 // Of a row, besides its sums, and read before they are there: the biases of both halves of its columns, and
@@ -140,17 +140,18 @@ __device__ __forceinline__ Shift shift_of(const Arguments &a, int first_row, Pla
 }
 
 #if KIND == GATED_UP
+__device__ __forceinline__ float activated(float x) { return SILU ? silu(x) : gelu(x); }
 __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
                                       int first_row, Place p, const Shift &shift) {
     int column = blockIdx.x * (COLUMNS / 2) + p.pair, at = first_row + p.row;
     if (at >= a.rows) return;
-    float factor = factor_of(m, p.row, shift.share);
+    float factor = factor_of(a, m, p.row, shift.share);
     u16 *to = a.out + (long long)at * a.columns + column;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
         float2 gates = shift.low[i], ups = shift.high[i];
-        float first = gelu(v[2 * i] * factor + gates.x) * (v[SUMS / 4 + 2 * i] * factor + ups.x);
-        float second = gelu(v[2 * i + 1] * factor + gates.y) * (v[SUMS / 4 + 2 * i + 1] * factor + ups.y);
+        float first = activated(v[2 * i] * factor + gates.x) * (v[SUMS / 4 + 2 * i] * factor + ups.x);
+        float second = activated(v[2 * i + 1] * factor + gates.y) * (v[SUMS / 4 + 2 * i + 1] * factor + ups.y);
         *reinterpret_cast<u32 *>(to + 8 * i) = pack(first, second);
     }
 }
@@ -192,7 +193,7 @@ __device__ __forceinline__ Turn turn_of(const Arguments &a, int first_row, Place
 __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
                                       int first_row, Place p, const Turn &turn, const Shift &shift) {
     if (first_row + p.row >= a.rows) return;
-    float factor = factor_of(m, p.row, shift.share);
+    float factor = factor_of(a, m, p.row, shift.share);
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
         float2 add_low = shift.low[i], add_high = shift.high[i];

@@ -15,7 +15,7 @@ from torch import Tensor
 from vla_accel_ros.kernels.cuda import compiling
 from vla_accel_ros.kernels.cuda.compiling import MOST_BLOCKS, ROWS, SHARED_BYTES, tile_rows
 from vla_accel_ros.kernels.early import reads_early
-from vla_accel_ros.kernels.reference.linear import Norm
+from vla_accel_ros.kernels.reference.linear import GELU, SILU, Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import per_sequence
 
@@ -45,6 +45,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in POINTERS),
         *((name, ctypes.c_longlong) for name in STRIDES),
         *((name, ctypes.c_int) for name in SIZES),
+        ("eps", ctypes.c_float),
     )
 
 
@@ -79,6 +80,7 @@ def gated_up(
     norm: Norm,
     bias: Tensor | None = None,
     at: Tensor | None = None,
+    activation: str = GELU,
     *,
     config: Config,
     pdl: bool = False,
@@ -87,7 +89,8 @@ def gated_up(
     arguments = _of_norm(x, norm, bias, at)
     arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
     x = x if norm.scaled is None else norm.scaled
-    _launch(GATED_UP, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
+    across = weight.shape[0] // 2 // config.block_n
+    _launch(GATED_UP, x, weight, across, arguments, config, pdl, activation == SILU)
 
 
 @reads_early("weight cos sin positions slots starts", waits=False)
@@ -157,6 +160,7 @@ def clusters_at_once(device: torch.device) -> dict[int, int]:
 def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Arguments:
     arguments = _rows_of(x, at)
     arguments.squares, (arguments.groups, arguments.room) = norm.squares.data_ptr(), norm.squares.shape
+    arguments.eps = norm.eps
     _table(arguments, "bias", bias)
     return arguments
 
@@ -179,11 +183,18 @@ def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
 
 
 def _launch(
-    kind: int, a: Tensor, weight: Tensor, across: int, arguments: Arguments, config: Config, pdl: bool
+    kind: int,
+    a: Tensor,
+    weight: Tensor,
+    across: int,
+    arguments: Arguments,
+    config: Config,
+    pdl: bool,
+    silu: bool = False,
 ) -> None:
     flat, inner = a.flatten(0, 1), weight.shape[1]
     tall, columns = tile_rows(len(flat)), _columns(kind, config)
-    definitions = tuple(macros(kind, config, inner, len(flat)).items())
+    definitions = tuple(macros(kind, config, inner, len(flat), silu).items())
     kernel = _kernel(definitions, a.device, shared_bytes(kind, config, inner, len(flat)))
     maps = (
         compiling.tensor_map(flat, (tall, CHUNK)),
@@ -198,11 +209,12 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: i
     return compiling.Kernel("products", "product", dict(macros), device, THREADS, shared)
 
 
-def macros(kind: int, config: Config, inner: int, rows: int) -> dict[str, int]:
+def macros(kind: int, config: Config, inner: int, rows: int, silu: bool = False) -> dict[str, int]:
     """Return the macros of products.cu for `rows` rows of activations."""
     return {
         "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
         "STAGES": _stages(kind, config, inner, rows), "TALL": tile_rows(rows), "TILES": _tiles(rows),
+        "SILU": int(silu),
     }  # fmt: skip
 
 

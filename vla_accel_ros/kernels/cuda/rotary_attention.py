@@ -50,6 +50,7 @@ def takes(
     lengths: Tensor,
     out: Tensor,
     alone: int = 0,
+    seen: Tensor | None = None,
     *,
     config: Config,
 ) -> bool:
@@ -58,6 +59,7 @@ def takes(
         compiling.launchable(y)
         and y.dtype == k.dtype == v.dtype == torch.bfloat16
         and k.shape[3] == HEAD
+        and seen is None
         and k.stride(3) == v.stride(3) == 1
         and y.is_contiguous()
         and cos.is_contiguous()
@@ -81,6 +83,7 @@ def attend_rotary(
     lengths: Tensor,
     out: Tensor,
     alone: int = 0,
+    seen: None = None,
     *,
     config: Config,
     pdl: bool = False,

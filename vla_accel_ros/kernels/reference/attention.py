@@ -28,13 +28,15 @@ def attend(
     v_tail: Tensor | None = None,
     tails: Tensor | None = None,
     alone: int = 0,
+    seen: Tensor | None = None,
 ) -> None:
     """Grouped-query attention of q over k, v and the tail.
 
     q [B, T, heads, D]. k, v [slots, kv_heads, tokens, D]: sequence b reads the first lengths[b] tokens of
     slots[b]. k_tail, v_tail [B, kv_heads, tokens, D]: it reads the first tails[b]. slots, lengths, tails
     int32 [B]. alone: the first `alone` tokens of q see only the first `alone` keys of the tail (the state
-    token of pi0). out [B, T, heads * D] is written; a query that sees no key gives zeros.
+    token of pi0). seen int32 [B, T]: how many of its sequence's keys, those of the tail last, a token sees;
+    None = all. out [B, T, heads * D] is written; a query that sees no key gives zeros.
     """
     batch, tokens, heads, width = q.shape
     groups = heads // k.shape[1]
@@ -46,6 +48,9 @@ def attend(
             visible = torch.ones(tokens, keys.shape[1], dtype=torch.bool, device=q.device)
             visible[:alone, int(lengths[b]) + alone :] = False
             scores = scores.masked_fill(~visible, -math.inf)
+        if seen is not None:
+            key = torch.arange(keys.shape[1], device=q.device)
+            scores = scores.masked_fill(key >= seen[b, :, None], -math.inf)
         weights = torch.softmax(scores, dim=2).nan_to_num_()
         result = weights.to(values.dtype) @ values.repeat_interleave(groups, 0)
         out[b] = result.transpose(0, 1).flatten(1)
@@ -73,6 +78,7 @@ def attend_rotary(
     lengths: Tensor,
     out: Tensor,
     alone: int = 0,
+    seen: Tensor | None = None,
 ) -> None:
     """As attend, for queries and a tail that a product just computed.
 
@@ -86,7 +92,7 @@ def attend_rotary(
     place_qkv(
         y, cos, sin, lengths, q, k_tail, v_tail, torch.arange(batch, device=y.device).to(slots.dtype), zeros
     )
-    attend(q, k, v, slots, lengths, out, k_tail, v_tail, zeros + tokens, alone)
+    attend(q, k, v, slots, lengths, out, k_tail, v_tail, zeros + tokens, alone, seen)
 
 
 def _sequence(

@@ -92,16 +92,17 @@ def read_out(
     magnitudes: Magnitudes | None = None,
     guide: Guide | None = None,
     history: History | None = None,
+    eps: float = NORM_EPS,
 ) -> None:
     """One step: update = normed hidden @ weight.T + bias of the last H tokens, x += update.
 
     hidden [B, T, W]; weight float32 [A, W]; bias float32 [1 or B, A]; x float32 [B, H, A], in place; update
     float32 [B, H, A], written; scale float32 [1 or B, W]. step int32 [B]: the present step of each chunk.
     magnitudes: written for that step. guide: does not change the bits of actions with weight 0. history: None
-    is a step of Euler. The last three need `step`.
+    is a step of Euler. The three before eps, which is the norm's, need `step`.
     """
     rows = hidden[:, -x.shape[1] :].float()
-    factor = torch.rsqrt(rows.square().mean(-1, keepdim=True) + NORM_EPS)
+    factor = torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps)
     scaled = rows if scale is None else rows * (1.0 + scale[:, None])
     update.copy_(F.linear(scaled, weight) * factor + bias[:, None])
     if step is None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.reference.linear import NORM_EPS, glu
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight, rows_in_int8
 
@@ -97,8 +97,7 @@ def gated(a: Activations, weight: Weight, out: Tensor, activation: str = "gelu")
 
     weight [2 N, K], the gate's rows first; out [M, N].
     """
-    gate, up = _product(a, weight).chunk(2, dim=1)
-    out.copy_((F.gelu(gate, approximate="tanh") if activation == "gelu" else F.silu(gate)) * up)
+    glu(_product(a, weight), out, activation)
 
 
 def _leave(wide: Tensor, out: Activations) -> None:

@@ -20,6 +20,8 @@ from torch import Tensor
 from vla_accel_ros.models.layers.quantized import Weight, product
 
 NORM_EPS = 1e-6
+GELU, SILU = ACTIVATIONS = ("gelu", "silu")
+"""Of a gate; gelu is its tanh form."""
 GROUP = 16
 """Columns of a row that share one partial sum of squares."""
 TILE = 128
@@ -31,20 +33,21 @@ class Norm(NamedTuple):
 
     squares float32 [ceil(W / GROUP), rows], rows at least B * T: partial sums of a row's squares. scale
     float32 [1, B or R, W] and scaled [B, T, W] = x * (1 + scale), the input of the product, if the norm is
-    modulated; else None, and x itself is the input.
+    modulated; else None, and x itself is the input. eps: added to the mean of the squares.
     """
 
     squares: Tensor
     scale: Tensor | None = None
     scaled: Tensor | None = None
+    eps: float = NORM_EPS
 
     @classmethod
-    def of(cls, x: Tensor, scaled: bool) -> Norm:
+    def of(cls, x: Tensor, scaled: bool, eps: float = NORM_EPS) -> Norm:
         """Allocate the norm of rows x, without a scale yet. scaled: whether there will be one."""
         batch, tokens, width = x.shape
         rows = -(-batch * tokens // TILE) * TILE
         squares = torch.zeros(-(-width // GROUP), rows, device=x.device)
-        return cls(squares, None, torch.zeros_like(x) if scaled else None)
+        return cls(squares, None, torch.zeros_like(x) if scaled else None, eps)
 
     def leave(self, x: Tensor, at: Tensor | None = None) -> None:
         """Fill it for rows x. at: rows of scale."""
@@ -108,20 +111,26 @@ def place_qkv(
 
 
 def gated_up(
-    x: Tensor, weight: Weight, out: Tensor, norm: Norm, bias: Tensor | None = None, at: Tensor | None = None
+    x: Tensor,
+    weight: Weight,
+    out: Tensor,
+    norm: Norm,
+    bias: Tensor | None = None,
+    at: Tensor | None = None,
+    activation: str = GELU,
 ) -> None:
-    """out = gelu(gate) * up of normed x.
+    """out = activation(gate) * up of normed x.
 
     x [B, T, W]; weight [2 N, W], the gate's rows first; out [B, T, N], written; norm: of x; bias float32 [1,
-    B or R, 2 N]; at: rows of bias.
+    B or R, 2 N]; at: rows of bias; activation: one of ACTIVATIONS.
     """
-    glu(_normed_product(x, weight, norm, bias, at), out)
+    glu(_normed_product(x, weight, norm, bias, at), out, activation)
 
 
-def glu(y: Tensor, out: Tensor) -> None:
-    """As gated_up, for a computed product y [B, T, 2 N], the gate first."""
+def glu(y: Tensor, out: Tensor, activation: str = GELU) -> None:
+    """As gated_up, for a computed product y [..., 2 N], the gate first; out [..., N]."""
     gate, up = y.float().chunk(2, dim=-1)
-    out.copy_(F.gelu(gate, approximate="tanh") * up)
+    out.copy_((F.gelu(gate, approximate="tanh") if activation == GELU else F.silu(gate)) * up)
 
 
 def project(
@@ -161,6 +170,6 @@ def rows_at(table: Tensor, at: Tensor | None) -> Tensor:
 def _normed_product(x: Tensor, weight: Weight, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Tensor:
     """Return float32 [B, T, N]."""
     squares = norm.squares.sum(0)[: x.shape[0] * x.shape[1]].view(*x.shape[:2], 1)
-    factor = torch.rsqrt(squares / x.shape[2] + NORM_EPS)
+    factor = torch.rsqrt(squares / x.shape[2] + norm.eps)
     y = product(x if norm.scaled is None else norm.scaled, weight).float() * factor
     return y if bias is None else y + rows_at(bias, at)[:, None]

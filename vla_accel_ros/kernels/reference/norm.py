@@ -13,10 +13,10 @@ from torch import Tensor
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 
 
-def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float = NORM_EPS) -> None:
     """out = x / rms(x) * (1 + weight). x, out [M, W]; weight float32 [W]."""
     wide = x.float()
-    out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS) * (1.0 + weight))
+    out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * (1.0 + weight))
 
 
 def add_norm(
@@ -27,6 +27,7 @@ def add_norm(
     gate: Tensor | None = None,
     scale: Tensor | None = None,
     shift: Tensor | None = None,
+    eps: float = NORM_EPS,
 ) -> None:
     """x += gate * sum of y in place, out = x / rms(x) * (1 + scale) + shift.
 
@@ -40,7 +41,7 @@ def add_norm(
     if out is None:
         return
     wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPS)
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     if scale is not None:
         normed = normed * (1.0 + scale[table_rows][:, None])
     out.copy_(normed if shift is None else normed + shift[table_rows][:, None])

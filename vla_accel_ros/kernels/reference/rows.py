@@ -7,19 +7,14 @@ one pass over the rows before and after each product.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-ACTIVATIONS = ("gelu", "silu")
+from vla_accel_ros.kernels.reference.linear import glu
+
+__all__ = ["glu", "rms_norm"]
 
 
 def rms_norm(x: Tensor, factor: Tensor, eps: float, out: Tensor) -> None:
     """out = x / rms(x) * factor. x, out [M, W]; factor float32 [W]."""
     wide = x.float()
     out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * factor)
-
-
-def gated(y: Tensor, out: Tensor, activation: str) -> None:
-    """out = activation(gate) * up; gelu is its tanh form. y [M, 2 N], the gate first; out [M, N]."""
-    gate, up = y.float().chunk(2, dim=1)
-    out.copy_((F.gelu(gate, approximate="tanh") if activation == "gelu" else F.silu(gate)) * up)

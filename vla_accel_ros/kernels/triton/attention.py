@@ -24,12 +24,12 @@ COMBINED_ROWS = 4
 
 @triton.jit
 def _over(
-    query, keys, values, k_token, v_token, low, high, token, top, total, result, scale, alone, visible,
+    query, keys, values, k_token, v_token, low, high, seen, top, total, result, scale,
     PRECISION: tl.constexpr, HEAD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Add keys low..high of one place to the running maximum, sum of weights and weighted sum of values.
 
-    Tokens before `alone` see only keys before `visible`.
+    seen: how many keys of the place each row sees.
     """
     n, d = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     to_keys = keys + n[:, None] * k_token + d[None, :]
@@ -40,8 +40,7 @@ def _over(
         key = tl.load(to_keys + start * k_token, mask=inside, other=0.0)
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        visible_keys = ok[None, :] & ((token >= alone)[:, None] | (n < visible - start)[None, :])
-        scores = tl.where(visible_keys, scores, float("-inf"))
+        scores = tl.where(ok[None, :] & (n[None, :] < (seen - start)[:, None]), scores, float("-inf"))
         highest = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - highest[:, None])
         shrink = tl.exp2(top - highest)
@@ -54,7 +53,7 @@ def _over(
 
 @triton.jit
 def _attend(
-    q, k, v, slots, lengths, out, k_tail, v_tail, tails, sums, tokens, rows, scale, alone,
+    q, k, v, slots, lengths, out, k_tail, v_tail, tails, seen, sums, tokens, rows, scale, alone,
     k_slot, k_head, k_token, v_slot, v_head, v_token,
     kt_slot, kt_head, kt_token, vt_slot, vt_head, vt_token,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, HEAD: tl.constexpr, PARTS: tl.constexpr,
@@ -83,31 +82,36 @@ def _attend(
     if PDL:
         after_previous()
     query = tl.load(q + query_row[:, None] * HEAD + d[None, :], mask=d_ok, other=0.0)
+    seen_before, seen_after = tl.where(token < 0, 0, length), tl.where(token < alone, alone, tail)
+    if seen is not None:
+        seen_before = tl.load(seen + sequence * tokens + token)
+        seen_after = tl.minimum(seen_after, seen_before - length)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     if PARTS == 1:
         top, total, result = _over(
-            query, keys, values, k_token, v_token, 0, length, token, top, total, result, scale, 0, 0,
+            query, keys, values, k_token, v_token, 0, length, seen_before, top, total, result, scale,
             PRECISION, HEAD, BLOCK_N, BLOCK_D,
         )  # fmt: skip
         if tails is not None:
             top, total, result = _over(
-                query, keys_after, values_after, kt_token, vt_token, 0, tail, token, top, total, result,
-                scale, alone, alone, PRECISION, HEAD, BLOCK_N, BLOCK_D,
+                query, keys_after, values_after, kt_token, vt_token, 0, tail, seen_after, top, total, result,
+                scale, PRECISION, HEAD, BLOCK_N, BLOCK_D,
             )  # fmt: skip
     else:
         OF_PREFIX: tl.constexpr = PARTS if tails is None else PARTS - 1
         share = tl.cdiv(tl.cdiv(length, BLOCK_N), OF_PREFIX) * BLOCK_N
         low, high = part * share, tl.minimum((part + 1) * share, length)
-        step_k, step_v, alone_here = k_token, v_token, 0
+        step_k, step_v, seen_here = k_token, v_token, seen_before
         if tails is not None:  # noqa: SIM102 - known when it is compiled, the next is not
             if part == OF_PREFIX:
                 low, high = 0, tail
-                keys, values, step_k, step_v, alone_here = keys_after, values_after, kt_token, vt_token, alone
+                keys, values, step_k, step_v = keys_after, values_after, kt_token, vt_token
+                seen_here = seen_after
         top, total, result = _over(
-            query, keys, values, step_k, step_v, low, high, token, top, total, result, scale, alone_here,
-            alone_here, PRECISION, HEAD, BLOCK_N, BLOCK_D,
+            query, keys, values, step_k, step_v, low, high, seen_here, top, total, result, scale,
+            PRECISION, HEAD, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     result = result / tl.maximum(total, 1e-30)[:, None]
     if PARTS == 1:
@@ -158,6 +162,7 @@ def attend(
     v_tail: Tensor | None = None,
     tails: Tensor | None = None,
     alone: int = 0,
+    seen: Tensor | None = None,
     *,
     config: Config,
     scratch: Scratch,
@@ -171,7 +176,7 @@ def attend(
         parts = 1
     none = (0, 0, 0)
     _attend[(triton.cdiv(tokens * groups, config.block_m), parts, batch * kv_heads)](
-        q, k, v, slots, lengths, out, k_tail, v_tail, tails, scratch.sums, tokens, rows,
+        q, k, v, slots, lengths, out, k_tail, v_tail, tails, seen, scratch.sums, tokens, rows,
         head**-0.5 * math.log2(math.e), alone, *k.stride()[:3], *v.stride()[:3],
         *(none if k_tail is None else k_tail.stride()[:3]),
         *(none if v_tail is None else v_tail.stride()[:3]),

@@ -106,9 +106,10 @@ def _mix(
             mixed = tl.dot(a, w, mixed, input_precision=PRECISION)
     mixed += tl.load(bias + column, mask=column_ok, other=0.0)[None, :]
     ok = row_ok[:, None] & column_ok[None, :]
-    is_state = (row % tokens < tokens - horizon)[:, None]
-    first = state + (row // tokens)[:, None] * width + column[None, :]
-    mixed = tl.where(is_state, tl.load(first, mask=ok & is_state, other=0.0).to(tl.float32), mixed)
+    if state is not None:
+        is_state = (row % tokens < tokens - horizon)[:, None]
+        first = state + (row // tokens)[:, None] * width + column[None, :]
+        mixed = tl.where(is_state, tl.load(first, mask=ok & is_state, other=0.0).to(tl.float32), mixed)
     mixed = tl.where(column_ok[None, :], mixed, 0.0).to(out.dtype.element_ty)
     tl.store(out + row[:, None] * width + column[None, :], mixed, mask=ok)
     if squares is not None:
@@ -191,7 +192,7 @@ def embed_actions(
     (batch, horizon, size), (tokens, width) = x.shape, out.shape[1:]
     rows, further = batch * tokens, mlp_weight is not None
     embedded = scratch.place(out.shape, out.dtype) if further else out
-    squares, scale, scaled = norm or (None, None, None)
+    squares, scale, scaled, _ = norm or (None,) * 4
     marks = (None, None, None) if further else (squares, scale, scaled)
     room = 0 if squares is None else squares.shape[1]
     columns = min(32, config.block_n)
@@ -227,6 +228,7 @@ def read_out(
     magnitudes: Magnitudes | None = None,
     guide: Guide | None = None,
     history: History | None = None,
+    eps: float = NORM_EPS,
     *,
     config: Config,
     pdl: bool = False,
@@ -239,6 +241,6 @@ def read_out(
         hidden, weight, bias, x, update, scale, step, values, dims, *(guide or (None,) * 5),
         *(history or (None,) * 2), tokens, horizon, size, width, tables[0].shape[1] if tables else 1,
         PER_SEQUENCE=per_sequence(bias, scale),
-        BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=NORM_EPS,
+        BLOCK_A=triton.next_power_of_2(size), BLOCK_K=config.block_k, EPS=eps,
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from vla_accel_ros.kernels.reference.int8 import Activations
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Config, Shape
-from vla_accel_ros.kernels.triton import norm, rows
+from vla_accel_ros.kernels.triton import norm
 from vla_accel_ros.kernels.triton.norm import _gelu
 from vla_accel_ros.models.layers.quantized import INT8_MAX, Quantized, Weight
 
@@ -228,7 +228,7 @@ def gated(
     if isinstance(a, Rows):
         return _launch(a, weight, out, None, activation, True, config)
     assert isinstance(weight, Tensor), "exact activations need exact weights"
-    rows.gated(torch.mm(a, weight.t()), out, activation)
+    norm.glu(torch.mm(a, weight.t()), out, activation)
     return None
 
 

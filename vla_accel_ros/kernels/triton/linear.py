@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vla_accel_ros.kernels.early import reads_early
-from vla_accel_ros.kernels.reference.linear import NORM_EPS, Norm
+from vla_accel_ros.kernels.reference.linear import GELU, SILU, Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import (
     after_previous,
@@ -158,8 +158,8 @@ def _gated_up(
     x, weight, scales, x_tiles, weight_tiles, squares, bias, table_at, out, rows, tokens, width, columns,
     bias_stride, room, groups, PER_SEQUENCE: tl.constexpr, PACKED: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, ONCE: tl.constexpr, EPS: tl.constexpr, GROUPS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, LINES: tl.constexpr,
-    PDL: tl.constexpr,
+    SILU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     one = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     ok = one < columns
@@ -187,8 +187,8 @@ def _gated_up(
         gate += bias_of(bias, entry, one, ok, bias_stride, PER_SEQUENCE)
         up += bias_of(bias, entry, other, ok, bias_stride, PER_SEQUENCE)
     # 0.5 (1 + tanh(z)) is the logistic function of 2 z.
-    z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-    fed = gate * tl.sigmoid(2.0 * z) * up
+    inner = gate if SILU else 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    fed = gate * tl.sigmoid(inner) * up
     to = out + row[:, None].to(tl.int64) * columns + one[None, :]
     tl.store(to, fed.to(out.dtype.element_ty), mask=row_ok[:, None] & ok[None, :])
 
@@ -227,7 +227,7 @@ def rotary_qkv(
         x, values, scales, x_tiles, weight_tiles, norm.squares, bias, at, cos, sin, positions, q, k, v,
         slots, starts, rows, tokens, width, stride_of(bias), room, groups, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=k.shape[1], HALF=half, PER_SEQUENCE=per_sequence(bias), PACKED=packed,
-        EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS,
+        EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=norm.eps,
         GROUPS=triton.next_power_of_2(groups), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         BLOCK_K=config.block_k, LINES=lines(values, width), **options(config.warps, config.stages, pdl),
     )  # fmt: skip
@@ -241,6 +241,7 @@ def gated_up(
     norm: Norm,
     bias: Tensor | None = None,
     at: Tensor | None = None,
+    activation: str = GELU,
     *,
     config: Config,
     pdl: bool = False,
@@ -259,8 +260,8 @@ def gated_up(
     _gated_up[grid](
         x, values, scales, x_tiles, weight_tiles, norm.squares, bias, at, out, rows, tokens, width, columns,
         stride_of(bias), room, groups, PER_SEQUENCE=per_sequence(bias), PACKED=packed,
-        EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=NORM_EPS,
-        GROUPS=triton.next_power_of_2(groups),
+        EVEN=width % config.block_k == 0, PRECISION=precision(x), ONCE=grid[0] == 1, EPS=norm.eps,
+        GROUPS=triton.next_power_of_2(groups), SILU=activation == SILU,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, LINES=lines(values, width),
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip

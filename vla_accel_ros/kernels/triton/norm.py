@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vla_accel_ros.kernels.early import reads_early
-from vla_accel_ros.kernels.reference.linear import NORM_EPS
+from vla_accel_ros.kernels.reference.linear import GELU, NORM_EPS, SILU
 from vla_accel_ros.kernels.triton.launch import after_previous, options
 
 
@@ -101,13 +101,14 @@ def _bias_gelu(y, bias, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _glu(y, out, width, BLOCK: tl.constexpr):
+def _glu(y, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = c < width
     gate = tl.load(y + row * 2 * width + c, mask=ok, other=0.0).to(tl.float32)
     up = tl.load(y + row * 2 * width + width + c, mask=ok, other=0.0).to(tl.float32)
-    tl.store(out + row * width + c, (_gelu(gate) * up).to(out.dtype.element_ty), mask=ok)
+    gate = gate * tl.sigmoid(gate) if SILU else _gelu(gate)
+    tl.store(out + row * width + c, (gate * up).to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -145,11 +146,11 @@ def _place_qkv(
     tl.store(to_v + HALF, high.to(v.dtype.element_ty), mask=is_v)
 
 
-def rms_norm(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float = NORM_EPS) -> None:
     """See kernels.reference.norm.rms_norm."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
-    _rms_norm[(rows,)](x, weight, out, width, EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block))
+    _rms_norm[(rows,)](x, weight, out, width, EPS=eps, BLOCK=block, num_warps=_warps(block))
 
 
 def add_norm(
@@ -160,6 +161,7 @@ def add_norm(
     gate: Tensor | None = None,
     scale: Tensor | None = None,
     shift: Tensor | None = None,
+    eps: float = NORM_EPS,
 ) -> None:
     """See kernels.reference.norm.add_norm; rows of tables and parts of y need not be contiguous."""
     batch, tokens, width = x.shape
@@ -167,7 +169,7 @@ def add_norm(
     rows = [0 if table is None else table.stride(0) for table in (gate, scale, shift)]
     _add_norm[(batch * tokens,)](
         x, y, out, at, gate, scale, shift, tokens, width, 0 if y is None else y.stride(0), *rows,
-        PARTS=0 if y is None else y.shape[0], EPS=NORM_EPS, BLOCK=block, num_warps=_warps(block),
+        PARTS=0 if y is None else y.shape[0], EPS=eps, BLOCK=block, num_warps=_warps(block),
     )  # fmt: skip
 
 
@@ -216,11 +218,13 @@ def bias_gelu(y: Tensor, bias: Tensor) -> None:
     _bias_gelu[(rows, triton.cdiv(width, block))](y, bias, width, BLOCK=block, num_warps=_warps(block))
 
 
-def glu(y: Tensor, out: Tensor) -> None:
-    """See kernels.reference.linear.glu."""
-    rows, width = out.shape[0] * out.shape[1], out.shape[2]
+def glu(y: Tensor, out: Tensor, activation: str = GELU) -> None:
+    """See kernels.reference.linear.glu; y and out are contiguous."""
+    width = out.shape[-1]
+    rows = out.numel() // width
     block = min(2048, triton.next_power_of_2(width))
-    _glu[(rows, triton.cdiv(width, block))](y, out, width, BLOCK=block, num_warps=_warps(block))
+    grid = rows, triton.cdiv(width, block)
+    _glu[grid](y, out, width, SILU=activation == SILU, BLOCK=block, num_warps=_warps(block))
 
 
 def place_qkv(

@@ -130,7 +130,7 @@ def project(
     if split > 1 and (needed > scratch.sums.numel() or blocks[0] * blocks[1] > scratch.counters.numel()):
         split = 1
     chunk = triton.cdiv(triton.cdiv(width, config.block_k), split) * config.block_k
-    squares, scale, scaled = norm or (None, None, None)
+    squares, scale, scaled, _ = norm or (None,) * 4
     room = 0 if squares is None else squares.shape[1]
     a_tiles, weight_tiles = (
         tiles_of_product(a, weight, config) if isinstance(weight, Tensor) else (None, None)

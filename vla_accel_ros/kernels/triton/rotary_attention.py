@@ -49,7 +49,7 @@ def _soften(scores, seen, value, top, total, result, PRECISION: tl.constexpr):
 
 @triton.jit
 def _attend_rotary(
-    y, cos, sin, q, k_tail, k, v, slots, lengths, out, sums, counters, tokens, scale, alone,
+    y, cos, sin, q, k_tail, k, v, slots, lengths, out, seen, sums, counters, tokens, scale, alone,
     k_slot, k_head, k_token, v_slot, v_head, v_token,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -96,6 +96,10 @@ def _attend_rotary(
         )
     tl.debug_barrier()
     query = tl.load(to_query, mask=d_ok, other=0.0)
+    seen_before, seen_after = tl.where(token < 0, 0, length), tl.where(token < alone, alone, tokens)
+    if seen is not None:
+        seen_before = tl.load(seen + sequence * tokens + token)
+        seen_after = tl.minimum(seen_after, seen_before - length)
     top = tl.full((BLOCK_M,), -1e30, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     result = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -106,7 +110,8 @@ def _attend_rotary(
         key = tl.load(to_keys + start * k_token, mask=inside, other=0.0)
         value = tl.load(to_values + start * v_token, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        top, total, result = _soften(scores, ok[None, :], value, top, total, result, PRECISION)
+        visible = ok[None, :] & (n[None, :] < (seen_before - start)[:, None])
+        top, total, result = _soften(scores, visible, value, top, total, result, PRECISION)
     to_last = to_sequence + n[:, None] * COLUMNS + (HEADS + KV_HEADS + kv_head) * HEAD + d[None, :]
     for start in tl.range(first, last, BLOCK_N, num_stages=1):
         ok = n < tokens - start
@@ -114,7 +119,7 @@ def _attend_rotary(
         key = tl.load(to_tail + start * HEAD, mask=inside, other=0.0)
         value = tl.load(to_last + start * COLUMNS, mask=inside, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        visible = ok[None, :] & ((token >= alone)[:, None] | (n < alone - start)[None, :])
+        visible = ok[None, :] & (n[None, :] < (seen_after - start)[:, None])
         top, total, result = _soften(scores, visible, value, top, total, result, PRECISION)
 
     is_last = True
@@ -161,6 +166,7 @@ def attend_rotary(
     lengths: Tensor,
     out: Tensor,
     alone: int = 0,
+    seen: Tensor | None = None,
     *,
     config: Config,
     scratch: Scratch,
@@ -177,7 +183,7 @@ def attend_rotary(
     if needed > scratch.sums.numel() or tiles * batch * kv_heads > scratch.counters.numel():
         parts = 1
     _attend_rotary[(tiles, parts, batch * kv_heads)](
-        y, cos, sin, q, k_tail, k, v, slots, lengths, out, scratch.sums, scratch.counters, tokens,
+        y, cos, sin, q, k_tail, k, v, slots, lengths, out, seen, scratch.sums, scratch.counters, tokens,
         head**-0.5 * math.log2(math.e), alone, *k.stride()[:3], *v.stride()[:3],
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, PARTS=parts, PRECISION=precision(y),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=block_d,

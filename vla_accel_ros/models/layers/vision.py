@@ -7,6 +7,8 @@ Parameter names are those of the openpi checkpoints.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -106,6 +108,13 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+def joined(x: Tensor, size: int) -> Tensor:
+    """Join size x size neighbouring tokens: [N, side * side, C] -> [N, (side / size)^2, size^2 * C]."""
+    side = math.isqrt(x.shape[1])
+    blocks = x.unflatten(1, (side // size, size, side // size, size)).transpose(2, 3)
+    return blocks.flatten(3).flatten(1, 2)
 
 
 class SigLIP(nn.Module):

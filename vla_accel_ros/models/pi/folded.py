@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from vla_accel_ros.models.layers.gemma import NORM_EPS
+
 
 @dataclass(frozen=True)
 class FoldedLayer:
@@ -84,7 +86,9 @@ class Expert:
     result then goes through SiLU, mlp_weight [W, W] (the stack's dtype) and mlp_bias float32 [W].
     state_weight float32 [W, state], state_bias float32 [W]: the state token of pi0. out_weight float32 [A,
     W], out_bias float32 [S, A]: include -dt and the final norm, so that x += rms(h) * (h * (1 + final)) @
-    out_weight.T + out_bias.
+    out_weight.T + out_bias. eps: of the norms. activation: of the gates, see kernels.reference.linear.
+    causal: whether an action sees no later one. crossing: layers that read only the prefix; their qkv has
+    queries alone.
     """
 
     layers: tuple[FoldedLayer, ...]
@@ -97,6 +101,10 @@ class Expert:
     state_bias: Tensor | None
     out_weight: Tensor
     out_bias: Tensor
+    eps: float = NORM_EPS
+    activation: str = "gelu"
+    causal: bool = False
+    crossing: frozenset[int] = frozenset()
 
     @property
     def steps(self) -> int:
@@ -104,15 +112,33 @@ class Expert:
         return self.in_bias.shape[0]
 
 
+class Cross(NamedTuple):
+    """What an expert's cross layers read of a prefix: projections of its keys and values.
+
+    layers int64 [C]: of the prefix stack; keys, values [C, kv_heads * D, kv_heads * D].
+    """
+
+    layers: Tensor
+    keys: Tensor
+    values: Tensor
+
+
 @dataclass(frozen=True)
 class Prefix:
     """The prefix stack: its layers, without the norms' factors, and the norms' own weights, float32 [layers,
     W].
 
-    Its products are large, so its norms are separate kernels and their weights cost nothing.
+    Its products are large, so its norms are separate kernels and their weights cost nothing. eps, activation:
+    as in Expert. state_weight float32 [W, state], state_bias float32 [W]: of a state that is the last token,
+    which only itself sees.
     """
 
     layers: tuple[FoldedLayer, ...]
     attention_norm: Tensor
     mlp_norm: Tensor
     final_norm: Tensor
+    eps: float = NORM_EPS
+    activation: str = "gelu"
+    state_weight: Tensor | None = None
+    state_bias: Tensor | None = None
+    cross: Cross | None = None

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.few_bits import wide
@@ -27,8 +27,9 @@ from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Modul
 from vla_accel_ros.models.pi.model import Pi, time_embedding
 
 
-def fold_prefix(stack: Gemma) -> Prefix:
-    """Fuse an unmodulated stack in place."""
+def fold_prefix(model: Pi) -> Prefix:
+    """Fuse the prefix stack in place."""
+    stack = model.language_model
     norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in _of(stack)]
     return Prefix(
         layers=_layers(stack),
@@ -57,7 +58,7 @@ def fold_expert(model: Pi, steps: int, time_rule: str = "openpi", like: Expert |
 def fold_layer(layer: Layer, scaled: bool) -> FoldedLayer:
     """Return a layer's matrices, fused in place. scaled: fold the norms' factors into them, as in pi0's
     expert."""
-    return _scaled(_fused(layer), layer) if scaled else _fused(layer)
+    return _scaled(fused(layer), layer) if scaled else fused(layer)
 
 
 @torch.no_grad()
@@ -115,7 +116,7 @@ class Folding:
     @torch.no_grad()
     def layer(self, layer: Layer) -> FoldedLayer:
         """Fold the next layer, in order; it is fused in place."""
-        folded = _fused(layer)
+        folded = fused(layer)
         if self._model.config.kind == "pi0":
             return _scaled(folded, layer)
         self._rows.append(_modulated(folded, layer, self.condition))
@@ -137,7 +138,7 @@ class Folding:
             out_biases = F.linear(shift, out_weight, out_bias)
         else:
             modulation = None
-            in_weight, in_bias = _action_time_in(model, self.times)
+            in_weight, in_bias = action_time_in(model.action_in_proj, model.action_time_mlp_in, self.times)
             out_weight = out_weight * (1.0 + norm.weight.float())
             out_biases = out_bias.expand(rows, -1)
         ends = (in_weight, in_bias, out_weight, out_biases)
@@ -165,10 +166,11 @@ def _expert(model: Pi, layers: tuple[FoldedLayer, ...], constants: Constants) ->
 
 
 def _layers(stack: Gemma) -> tuple[FoldedLayer, ...]:
-    return tuple(map(_fused, _of(stack)))
+    return tuple(map(fused, _of(stack)))
 
 
-def _fused(layer: Layer) -> FoldedLayer:
+def fused(layer: Any) -> FoldedLayer:
+    """Return the matrices of a layer of Gemma or Llama, fused in place."""
     attention, mlp = layer.self_attn, layer.mlp
     return FoldedLayer(
         qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
@@ -200,12 +202,12 @@ def _columns_scaled(weight: Tensor, norm: RMSNorm) -> Tensor:
     return torch.mul(weight, 1.0 + norm.weight.float(), out=torch.empty_like(weight))
 
 
-def _action_time_in(model: Pi, times: Tensor) -> tuple[Tensor, Tensor]:
+def action_time_in(actions: nn.Linear, mlp: nn.Linear, times: Tensor) -> tuple[Tensor, Tensor]:
     """Fold action_in_proj, the time embedding and action_time_mlp_in into weight [W, A] and bias [S, W]."""
-    width = model.config.expert.width
-    of_action, of_time = model.action_time_mlp_in.weight.double().split(width, dim=1)
-    weight = of_action @ model.action_in_proj.weight.double()
-    constant = of_action @ model.action_in_proj.bias.double() + model.action_time_mlp_in.bias.double()
+    width = actions.out_features
+    of_action, of_time = mlp.weight.double().split(width, dim=1)
+    weight = of_action @ actions.weight.double()
+    constant = of_action @ actions.bias.double() + mlp.bias.double()
     bias = time_embedding(times, width).double() @ of_time.T + constant
     return weight.float(), bias.float()
 

@@ -123,6 +123,16 @@ class Pi(nn.Module):
         return self.language_model
 
     @property
+    def vision(self) -> SigLIP:
+        """The image encoder."""
+        return self.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+
+    @property
+    def projector(self) -> nn.Linear:
+        """From the image encoder's tokens to the prefix stack's."""
+        return self.paligemma_with_expert.paligemma.model.multi_modal_projector.linear
+
+    @property
     def expert(self) -> Gemma:
         """The action expert."""
         return self.paligemma_with_expert.gemma_expert.model

@@ -21,6 +21,8 @@ from vla_accel_ros.models.config import (
 )
 
 NORM_EPS = 1e-5
+UNIT = 64
+"""Columns of a tile of the products of few rows."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,15 @@ class SmolVLAConfig:
         """Largest number of tokens in a prefix: every camera, the longest prompt and the state."""
         return len(self.image_names) * self.image_tokens + self.max_prompt + 1
 
-    def attends_itself(self, layer: int) -> bool:
-        """Return whether the actions attend to one another in this layer of the expert."""
-        return layer % self.self_every == 0
+    @property
+    def padded_width(self) -> int:
+        """The expert's width as stages have it: whole tiles."""
+        return -(-self.expert.width // UNIT) * UNIT
+
+    @property
+    def crossing(self) -> tuple[int, ...]:
+        """The layers of the expert in which the actions attend only to the prefix."""
+        return tuple(layer for layer in range(self.expert.depth) if layer % self.self_every)
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary of numbers, strings and lists."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.layers.vision import SigLIP
+from vla_accel_ros.models.layers.vision import SigLIP, joined
 from vla_accel_ros.models.pi.model import time_embedding
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.stack import Stack, rotary_tables
@@ -42,9 +42,7 @@ class Connector(nn.Module):
         self.modality_projection = ModalityProjection(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        side, s = math.isqrt(x.shape[1]), self.shuffle
-        blocks = x.unflatten(1, (side // s, s, side // s, s)).transpose(2, 3)
-        return self.modality_projection.proj(blocks.flatten(3).flatten(1, 2))
+        return self.modality_projection.proj(joined(x, self.shuffle))
 
 
 class VLMModel(nn.Module):
@@ -71,7 +69,7 @@ class VLMWithExpert(nn.Module):
     def __init__(self, config: SmolVLAConfig) -> None:
         super().__init__()
         self.vlm = VLM(config)
-        cross = [not config.attends_itself(layer) for layer in range(config.expert.depth)]
+        cross = [layer in config.crossing for layer in range(config.expert.depth)]
         self.lm_expert = Stack(config.expert, cross)
 
 
@@ -98,6 +96,21 @@ class SmolVLA(nn.Module):
     def language_model(self) -> Stack:
         """The prefix stack."""
         return self.vlm_with_expert.vlm.model.text_model
+
+    @property
+    def embed_table(self) -> Tensor:
+        """The token embedding [vocab, W], not scaled."""
+        return self.language_model.embed_tokens.weight
+
+    @property
+    def vision(self) -> SigLIP:
+        """The image encoder."""
+        return self.vlm_with_expert.vlm.model.vision_model
+
+    @property
+    def projector(self) -> nn.Linear:
+        """From the image encoder's joined tokens to the prefix stack's."""
+        return self.vlm_with_expert.vlm.model.connector.modality_projection.proj
 
     @property
     def expert(self) -> Stack:

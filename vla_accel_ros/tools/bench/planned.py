@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from vla_accel_ros.planning.device import Device
@@ -44,25 +43,13 @@ def row(
 
 
 def compared(sizes: Sizes, device: Device, case: dict[str, Any], prompt: int) -> list[dict[str, Any]]:
-    """Return a row for each stage of a case; `frame` is encode and prefill."""
+    """Return a row for each stage of a case."""
     plan = make_plan(sizes, device, Work(case["views"], prompt, precision=case["precision"]))
-    rows = []
-    for stage, ms in case["ms"].items():
-        if stage == "frame":
-            times = [plan.stages[name].time for name in ("encode", "prefill")]
-            joined = replace(
-                times[0],
-                us=sum(t.us for t in times),
-                low_us=sum(t.low_us for t in times),
-                high_us=sum(t.high_us for t in times),
-            )
-            whole = replace(plan, stages={"prefill": replace(plan.stages["prefill"], time=joined)})
-            rows.append({**row(whole, "prefill", ms, "here"), "stage": "frame"})
-        else:
-            fp8 = case["precision"] == "fp8" and device.numbers["fp8_tflops"].source != "measured"
-            reason = DERIVED_FP8 if fp8 and stage in ("prefill", "whole") else ""
-            rows.append(row(plan, stage, ms, "here", reason=reason))
-    return rows
+    fp8 = case["precision"] == "fp8" and device.numbers["fp8_tflops"].source != "measured"
+    return [
+        row(plan, stage, ms, "here", reason=DERIVED_FP8 if fp8 and stage in ("prefill", "whole") else "")
+        for stage, ms in case["ms"].items()
+    ]
 
 
 def memory_row(sizes: Sizes, device: Device, case: dict[str, Any]) -> dict[str, Any]:

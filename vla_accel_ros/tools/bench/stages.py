@@ -1,7 +1,7 @@
 """Time the engine's stages on this machine, and measure the allocator's peak.
 
-pi0 and pi0.5 as in engine.stages, SmolVLA's plain functions captured, OpenVLA's towers and one packed
-forward. Full size with random weights; times are medians of graph replays.
+pi0, pi0.5 and SmolVLA as in engine.stages, OpenVLA's towers and one packed forward. Full size with random
+weights; times are medians of graph replays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
-from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.packed import Segment
@@ -29,8 +28,7 @@ from vla_accel_ros.planning.measure import attentions, measure, shapes
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.work import ACTION_TOKENS, Sizes, Work
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
-from vla_accel_ros.tools.bench.policies import random_policy
-from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
+from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model, random_smolvla
 from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
 Case = dict[str, Any]
@@ -125,11 +123,9 @@ def measured(
 ) -> Iterator[Case]:
     """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
     cases = (
-        _pi(sizes, views, precisions, prompt, device, runs)
-        if isinstance(sizes, PiConfig)
-        else _openvla(sizes, prompt, device, runs)
+        _openvla(sizes, prompt, device, runs)
         if isinstance(sizes, OpenVLAConfig)
-        else _smolvla(sizes, views, prompt, device, runs)
+        else _flow(sizes, views, precisions, min(prompt, sizes.max_prompt), device, runs)
     )
     try:
         yield from cases
@@ -139,12 +135,21 @@ def measured(
             torch.cuda.empty_cache()
 
 
-def _pi(
-    sizes: PiConfig, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
+def _flow(
+    sizes: PiConfig | SmolVLAConfig,
+    views: list[int],
+    precisions: list[str],
+    prompt: int,
+    device: torch.device,
+    runs: int,
 ) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     base_bytes = start_of_peak(device) if device.type == "cuda" else 0
-    model = random_model(sizes, device, dtype=dtype)
+    model = (
+        random_smolvla(sizes, device).set_precision(dtype)
+        if isinstance(sizes, SmolVLAConfig)
+        else random_model(sizes, device, dtype=dtype)
+    )
     for precision in precisions:
         for count in views:
             if device.type == "cuda":
@@ -164,24 +169,6 @@ def _pi(
             }
             del ours
             gc.collect()
-
-
-@torch.inference_mode()
-def _smolvla(
-    sizes: SmolVLAConfig, views: list[int], prompt: int, device: torch.device, runs: int
-) -> Iterator[Case]:
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    policy: Any = random_policy(sizes, device, dtype)
-    pool = KVPool(sizes.prefix, 2, sizes.max_tokens, device, policy.kv_dtype)
-    for count in views:
-        stages = PlainStages(policy, pool)
-        words = min(prompt, sizes.max_prompt)
-        stages.build([count], [words], [10])
-        with stages._observing, stages.prefix.call():
-            stages.prefix.variant = count, words
-            frame = _ms(stages.prefix.run, device, runs)
-        step = _ms(stages.step.run, device, runs)
-        yield {"views": count, "precision": "exact", "ms": {"frame": frame, "denoise": 10 * step}}
 
 
 @torch.inference_mode()

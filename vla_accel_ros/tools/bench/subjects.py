@@ -67,7 +67,9 @@ def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:
             parameter.normal_(0.0, spread, generator=generator)
 
 
-def random_inputs(config: PiConfig, views: int, prompt: int, device: torch.device, seed: int = 1) -> Inputs:
+def random_inputs(
+    config: PiConfig | SmolVLAConfig, views: int, prompt: int, device: torch.device, seed: int = 1
+) -> Inputs:
     """Return random inputs."""
     g = torch.Generator(device).manual_seed(seed)
     size = config.vision.image_size
@@ -89,7 +91,7 @@ class Ours:
 
     def __init__(
         self,
-        model: Pi,
+        model: Pi | SmolVLA,
         inputs: Inputs,
         steps: int = STEPS,
         precision: str = "exact",
@@ -101,7 +103,8 @@ class Ours:
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
         self.stages = Stages(model, pool, precision=precision, int8=int8, solver=solver)
-        self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1])
+        states = [inputs.state[0].cpu()]
+        self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1], states=states)
         self.actions = self._act()
 
     def _act(self) -> Tensor:

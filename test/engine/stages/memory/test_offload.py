@@ -29,6 +29,7 @@ from vla_accel_ros.engine.stages.memory.offload import LayerRing, slots_for, spr
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.smolvla.model import SmolVLA
 
 CPU = torch.device("cpu")
 VISION = VisionConfig(width=24, depth=7, mlp=48, heads=4, image_size=28, patch=14)
@@ -215,6 +216,7 @@ def test_small_copies_of_the_expert_go_with_streamed_vision_weights() -> None:
 
 def test_a_family_without_kernels_is_refused(tmp_path: Path) -> None:
     policy = load_policy(make_smolvla_folder(tmp_path / "folder"))
+    policy.model.__class__ = type("Unknown", (SmolVLA,), {})
     with pytest.raises(ValueError, match=r"fast stages .*smolvla"):
         Engine(policy, fast=True, offload="vision")
 

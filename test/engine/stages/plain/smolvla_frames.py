@@ -1,4 +1,4 @@
-"""Frames for the recorded SmolVLA, and what it means that two chunks are the same."""
+"""Frames for the recorded SmolVLA as a family without kernels, and what makes two chunks the same."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from builders import make_observation
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.types import Chunk, Observation
 
@@ -24,9 +25,14 @@ COMMITTED = 5
 """Most actions that it says it was trained to be given."""
 
 
+class Unknown(SmolVLA):
+    """A network that the engine has no kernels for."""
+
+
 def load(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> SmolVLAPolicy:
     policy = load_policy(folder, device, dtype)
     assert isinstance(policy, SmolVLAPolicy)
+    policy.model.__class__ = Unknown
     return replace(policy, trained_delay=COMMITTED)
 
 

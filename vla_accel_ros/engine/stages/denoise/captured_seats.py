@@ -87,6 +87,7 @@ class StaggeredStep(Denoise):
         return [self.x] if self.history is None else [self.x, self.history.before]
 
     def body(self) -> None:
+        self._see()
         of_actions = self._times_of_actions(self.steps[None])
         self._step(self.steps, self.steps, self._state_token(), None if of_actions is None else of_actions[0])
 
@@ -127,7 +128,7 @@ class CapturedSeats:
         more = partial(stages.clean, steps), stages.time_rule, stages.joints, stages.solver
 
         def made(seats: int) -> StaggeredStep:
-            given = config, expert, pool, stages.tables, ops, seats
+            given = config, expert, stages.kv, stages.tables, ops, seats
             rows = seats * (config.horizon + (config.kind == "pi0"))
             many = rows >= WIDE_ROWS if wide is None else wide
             return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)

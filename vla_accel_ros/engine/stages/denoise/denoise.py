@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.memory.host_buffers import Inputs, Readback, Value
 from vla_accel_ros.engine.stages.precision import SmallLayer
 from vla_accel_ros.engine.stages.stage import Stage
@@ -32,6 +31,7 @@ from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_times
 from vla_accel_ros.models.flow.solver import EULER, rates
 from vla_accel_ros.models.pi.folded import Expert, FoldedLayer, LayerTables
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 
 
 class Form(IntEnum):
@@ -78,6 +78,7 @@ class Denoise(Stage):
     noise float32 [B, H, A]; x float32 [B, H, A]: becomes the actions; update float32 [B, H, A]: change in the
     last step; magnitudes: how far every step moved each action; state float32 [B, S], for pi0; slots, lengths
     int32 [B]: place and length of each chunk's prefix; guide: see kernels.reference.flow.Guide.
+    kv: the prefixes' keys and values that each layer reads, [slots, kv_heads, tokens, D] each.
     small: quantised layers to use instead of the expert's own. clean: makes the expert with a row for flow
     time 0 (models.pi.folding.with_clean_step), which committed actions need; None = they are refused.
     time_rule, solver: of the flow, see models.flow.sampling. joints: numbers of an action that magnitudes
@@ -88,9 +89,9 @@ class Denoise(Stage):
 
     def __init__(
         self,
-        config: PiConfig,
+        config: PiConfig | SmolVLAConfig,
         expert: Expert,
-        pool: KVPool,
+        kv: Sequence[tuple[Tensor, Tensor]],
         tables: tuple[Tensor, Tensor],
         ops: Ops,
         batch: int,
@@ -100,12 +101,12 @@ class Denoise(Stage):
         joints: int | None = None,
         solver: str = EULER,
     ) -> None:
-        device, dtype = pool.k.device, pool.k.dtype
+        device, dtype = kv[0][0].device, kv[0][0].dtype
         super().__init__(device)
         self._layers: Sequence[FoldedLayer | SmallLayer] = expert.layers if small is None else small
-        self.config, self.expert, self.pool, self.ops = config, expert, pool, ops
+        self.config, self.expert, self.kv, self.ops = config, expert, kv, ops
         self.cos, self.sin = tables
-        self.alone = 1 if config.kind == "pi0" else 0
+        self.alone = 0 if expert.state_weight is None else 1
         self._clean, self._timed = clean, expert
         sizes, tokens, steps = config.expert, config.horizon + self.alone, expert.steps
         chunk = (batch, config.horizon, config.action_dim)
@@ -152,11 +153,12 @@ class Denoise(Stage):
         def place(*shape: int) -> Tensor:
             return torch.zeros(batch, *shape, device=device, dtype=dtype)
 
-        self._hidden, self._fed = place(tokens, sizes.width), place(tokens, sizes.mlp)
+        self._hidden, self._fed = place(tokens, len(expert.in_weight)), place(tokens, sizes.mlp)
         self._q = place(tokens, sizes.heads, sizes.head_dim)
         self._k, self._v = (place(sizes.kv_heads, tokens, sizes.head_dim) for _ in range(2))
         self._attended = place(tokens, sizes.heads * sizes.head_dim)
-        self._normed = Norm.of(self._hidden, scaled=expert.modulation is not None)
+        self._seen = counted(batch, tokens) if expert.causal else None
+        self._normed = Norm.of(self._hidden, expert.modulation is not None, expert.eps)
         sequences = torch.arange(batch, dtype=torch.int32, device=device)
         self._sequences = _Rows(
             self._hidden, self._fed, self._q, self._attended, self._normed, self.lengths, sequences,
@@ -226,6 +228,7 @@ class Denoise(Stage):
 
     def body(self) -> None:
         token = self._state_token()
+        self._see()
         self.x.copy_(self.noise)
         if self.variant is Form.COMMITTED:
             self.x.copy_(torch.where(self._held()[..., None], self.guide.target, self.noise))
@@ -233,6 +236,11 @@ class Denoise(Stage):
         for step in range(self.expert.steps):
             own_at = None if of_actions is None else of_actions[step]
             self._step(slice(step, step + 1), self._at[step], token, own_at)
+
+    def _see(self) -> None:
+        """Count the keys that each action sees, where none sees a later one."""
+        if self._seen is not None:
+            torch.add(self.lengths[:, None], self._actions + 1, out=self._seen)
 
     def _held(self) -> Tensor:
         """bool [B, H]: which actions are committed."""
@@ -277,19 +285,25 @@ class Denoise(Stage):
             last = index + 1 == len(tables)
             onward = None if last else norm._replace(scale=tables[index + 1].attention_scale)
             mlp_norm = norm._replace(scale=own.mlp_scale)
+            crosses = index in expert.crossing
+            positions = rows.starts if crosses else rows.positions
             ops.rotary_qkv(
-                rows.hidden, layer.qkv, self.cos, self.sin, rows.positions, rows.q, self._k, self._v,
+                rows.hidden, layer.qkv, self.cos, self.sin, positions, rows.q, *self._written(crosses),
                 rows.sequences, rows.starts, norm._replace(scale=own.attention_scale), own.attention_bias,
                 at=own_at,
             )  # fmt: skip
-            ops.attend(
-                self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths,
-                self._attended, self._k, self._v, self._tails, self.alone,
-            )  # fmt: skip
+            tail = () if crosses else (self._k, self._v, self._tails, self.alone, self._seen)
+            ops.attend(self._q, *self.kv[index], self.slots, self.lengths, self._attended, *tail)
             ops.project(rows.attended, layer.o, rows.hidden, own.attention_gate, mlp_norm, at=own_at)
-            ops.gated_up(rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias, at=own_at)
+            ops.gated_up(
+                rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias, own_at, expert.activation
+            )
             ops.project(rows.fed, layer.down, rows.hidden, own.mlp_gate, onward, at=own_at)
         self._end(now, at)
+
+    def _written(self, crosses: bool) -> tuple[Tensor, Tensor]:
+        """Where a layer writes keys and values; a layer that reads only the prefix has none."""
+        return (self._k[:, :0], self._v[:, :0]) if crosses else (self._k, self._v)
 
     def _end(self, now: slice | Tensor, at: Tensor) -> None:
         """Update x. Committed actions do not move, so this uses the step's time for all actions."""
@@ -297,7 +311,7 @@ class Denoise(Stage):
         self.ops.read_out(
             self._hidden, expert.out_weight, expert.out_bias[now], self.x, self.update,
             None if table is None else table.final[now], at, self.magnitudes,
-            self.guide if self.variant else None, self.history,
+            self.guide if self.variant else None, self.history, expert.eps,
         )  # fmt: skip
 
 

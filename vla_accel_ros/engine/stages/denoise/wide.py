@@ -6,6 +6,7 @@ is compute-bound: as in prefill, the products use cuBLAS with one pass between t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Wide(Denoise):
     def _step(
         self, now: slice | Tensor, at: Tensor, token: Tensor | None, of_actions: Tensor | None = None
     ) -> None:
-        expert, ops, own_now, own_at = self.expert, self.ops, now, at
+        expert, ops, rows, own_now, own_at = self.expert, self.ops, self._sequences, now, at
         x, rows_in, made = self._hidden, self._rows_in, self._made
         if of_actions is not None:
             expert, own_now = self._timed, of_actions
@@ -55,10 +56,17 @@ class Wide(Denoise):
         self._norm(0, False, x, None, rows_in, own_at, None, _attention_norm(table, 0))
         for index in range(len(expert.layers)):
             self._qkv_of(index)
-            ops.attend_rotary(
-                self._qkv, self.cos, self.sin, self._q, self._k, self.pool.k[:, index],
-                self.pool.v[:, index], self.slots, self.lengths, self._attended, self.alone,
-            )  # fmt: skip
+            if index in expert.crossing:
+                ops.place_qkv(
+                    self._made_by(index), self.cos, self.sin, rows.starts, self._q, *self._written(True),
+                    rows.sequences, rows.starts,
+                )  # fmt: skip
+                ops.attend(self._q, *self.kv[index], self.slots, self.lengths, self._attended)
+            else:
+                ops.attend_rotary(
+                    self._qkv, self.cos, self.sin, self._q, self._k, *self.kv[index], self.slots,
+                    self.lengths, self._attended, self.alone, self._seen,
+                )  # fmt: skip
             self._o_of(index)
             gate = None if table is None else table.attention_gate[:, index]
             self._norm(index, True, x, made, rows_in, own_at, gate, _mlp_norm(table, index))
@@ -76,7 +84,7 @@ class Wide(Denoise):
         gate: Tensor | None, tables: NormTables,
     ) -> None:  # fmt: skip
         """Add the last product to the rows, and norm them for the next product of this layer."""
-        self.ops.add_norm(x, made, rows_in, at, gate, *tables)
+        self.ops.add_norm(x, made, rows_in, at, gate, *tables, eps=self.expert.eps)
 
     def _end_of_layers(self, x: Tensor, made: Tensor, at: Tensor, gate: Tensor | None) -> None:
         """Add the last product to the rows."""
@@ -84,7 +92,13 @@ class Wide(Denoise):
 
     def _qkv_of(self, index: int) -> None:
         """Queries, keys and values of the normed rows."""
-        torch.mm(self._rows_in.flatten(0, 1), self.expert.layers[index].qkv.t(), out=self._qkv.flatten(0, 1))
+        qkv = self.expert.layers[index].qkv
+        torch.mm(self._rows_in.flatten(0, 1), qkv.t(), out=self._made_by(index).flatten(0, 1))
+
+    def _made_by(self, index: int) -> Tensor:
+        """Where a layer's product goes, [B, T, rows of its qkv]: contiguous."""
+        shape = (*self._qkv.shape[:2], len(self.expert.layers[index].qkv))
+        return self._qkv.flatten()[: math.prod(shape)].view(shape)
 
     def _o_of(self, index: int) -> None:
         """Attention's output product, in split-K parts."""
@@ -94,7 +108,7 @@ class Wide(Denoise):
         """The layer's MLP on the normed rows, in split-K parts."""
         layer = self.expert.layers[index]
         torch.mm(self._rows_in.flatten(0, 1), layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
-        self.ops.glu(self._gate_up, self._fed)
+        self.ops.glu(self._gate_up, self._fed, self.expert.activation)
         product_in_parts(self._fed.flatten(0, 1), layer.down, self._made.flatten(1, 2))
 
 

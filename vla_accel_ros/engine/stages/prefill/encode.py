@@ -11,6 +11,7 @@ after a product adds the residual. Products of attention's output stay bfloat16.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -25,9 +26,9 @@ from vla_accel_ros.engine.stages.prefill.layered import Layered, layer_cost
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.vision import Layer
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.layers.vision import Layer, joined
 from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.smolvla.folding import Foldable
 
 Left = tuple[Tensor | None, Tensor | None]
 """What a layer of the image encoder leaves for the next one to add, and its bias."""
@@ -37,7 +38,7 @@ VISION_COST = 1.5
 smaller; measured on an H200."""
 
 
-def tower_of(model: Pi, offload: float = 0.0, slots: int | None = None) -> LayerRing:
+def tower_of(model: Foldable, offload: float = 0.0, slots: int | None = None) -> LayerRing:
     """The image encoder's layers, a share of them streamed: query, key and value, output, fc1, fc2."""
     layers = [
         (_qkv(layer), (layer.self_attn.out_proj,), (layer.mlp.fc1,), (layer.mlp.fc2,))
@@ -46,9 +47,8 @@ def tower_of(model: Pi, offload: float = 0.0, slots: int | None = None) -> Layer
     return LayerRing(layers, offload, model.embed_table.device, slots)
 
 
-def _layers(model: Pi) -> list[Layer]:
-    tower = model.paligemma_with_expert.paligemma.model.vision_tower.vision_model
-    return cast("list[Layer]", list(tower.encoder.layers))
+def _layers(model: Foldable) -> list[Layer]:
+    return cast("list[Layer]", list(model.vision.encoder.layers))
 
 
 def _qkv(layer: Layer) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -61,11 +61,12 @@ class Encode(Layered):
 
     tower: gives the layers' matrices, see `tower_of`; all stages of a model share it; None = all resident.
     upload: takes the images; patches float32 [N, tokens, 3 * patch * patch]: in [-1, 1], channels first;
-    tokens [N * tokens, W]: the input of the prefix stack.
+    tokens [N * image tokens, W]: the input of the prefix stack; those of a projector without bias, SmolVLA's,
+    are multiplied by sqrt(W).
     """
 
     def __init__(
-        self, model: Pi, ops: Ops, images: int, rule: PixelRule, tower: LayerRing | None = None
+        self, model: Foldable, ops: Ops, images: int, rule: PixelRule, tower: LayerRing | None = None
     ) -> None:
         sizes = model.config.vision
         cost = VISION_COST * layer_cost(
@@ -73,11 +74,7 @@ class Encode(Layered):
         )
         super().__init__(model.embed_table.device, [cost] * sizes.depth)
         self.ops = ops
-        paligemma = model.paligemma_with_expert.paligemma.model
-        self._vision, self._projector = (
-            paligemma.vision_tower.vision_model,
-            paligemma.multi_modal_projector.linear,
-        )
+        self._vision, self._projector, width = model.vision, model.projector, model.config.prefix.width
         self._layers, self._tower = _layers(model), tower_of(model) if tower is None else tower
         self._qkv_bias = [cast(Tensor, fuse(_qkv(layer))[1]) for layer in self._layers]
         self._matrices: Iterator[tuple[Tensor, ...]] = iter(())
@@ -89,7 +86,8 @@ class Encode(Layered):
 
         self._patch, self.upload = sizes.patch, ImageUpload(rule, sizes.image_size, images, self.device)
         self.patches = torch.zeros(images, sizes.tokens, 3 * sizes.patch**2, device=self.device)
-        self.tokens = place(model.config.prefix.width)
+        self.tokens = self._vision.post_layernorm.weight.new_zeros(images * model.config.image_tokens, width)
+        self._join = math.isqrt(sizes.tokens // model.config.image_tokens)
         self._x, self._y, self._normed = (place(sizes.width) for _ in range(3))
         self._qkv_out, self._fed = place(3 * sizes.width), place(sizes.mlp)
 
@@ -112,15 +110,20 @@ class Encode(Layered):
         """Compute the first layer's input x."""
         self.ops.patches(self.upload.views, self._patch, self.patches)
         embeddings, patch = self._vision.embeddings, self._vision.embeddings.patch_embedding
-        embedded = F.linear(self.patches, patch.weight.flatten(1), patch.bias)
+        embedded = F.linear(self.patches.to(patch.weight.dtype), patch.weight.flatten(1), patch.bias)
         x = self._x.view(embedded.shape)
         torch.add(embedded, embeddings.position_embedding.weight, out=x)
 
     def _leave(self, left: Left) -> None:
         """Compute the tokens, from x and what the last layer left to add."""
-        last, (y, bias) = self._vision.post_layernorm, left
-        self.ops.add_layer_norm(self._x, y, bias, last.weight, last.bias, self._normed)
-        self.ops.bias_product(self._normed, self._projector.weight, self._projector.bias, self.tokens)
+        last, (y, y_bias) = self._vision.post_layernorm, left
+        self.ops.add_layer_norm(self._x, y, y_bias, last.weight, last.bias, self._normed)
+        tokens, weight, bias = self.tokens, self._projector.weight, self._projector.bias
+        if bias is not None:
+            return self.ops.bias_product(self._normed, weight, bias, tokens)
+        rows = joined(self._normed.unflatten(0, (self._images, -1)), self._join).flatten(0, 1)
+        torch.addmm(tokens, rows, weight.t(), beta=0, alpha=math.sqrt(tokens.shape[1]), out=tokens)
+        return None
 
     def _attended(self) -> Tensor:
         return self.ops.attend_views(self._qkv_out, self._heads, self._images)
@@ -131,7 +134,7 @@ class EncodeFp8(Encode):
 
     def __init__(
         self,
-        model: Pi,
+        model: Foldable,
         ops: Ops,
         images: int,
         rule: PixelRule,

@@ -19,7 +19,7 @@ from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.pi.folded import Prefix
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.smolvla.folding import Foldable
 
 
 class Finish(Stage):
@@ -30,7 +30,13 @@ class Finish(Stage):
     """
 
     def __init__(
-        self, model: Pi, prefix: Prefix, pool: KVPool, tables: tuple[Tensor, Tensor], carry: Tensor, ops: Ops
+        self,
+        model: Foldable,
+        prefix: Prefix,
+        pool: KVPool,
+        tables: tuple[Tensor, Tensor],
+        carry: Tensor,
+        ops: Ops,
     ) -> None:
         device, sizes = pool.k.device, model.config.prefix
         super().__init__(device)

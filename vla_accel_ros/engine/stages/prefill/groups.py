@@ -97,6 +97,7 @@ class Groups:
         prompt: Callable[[], Tensor],
         slot: int,
         taken: Callable[[], None] = lambda: None,
+        states: Sequence[Tensor] = (),
     ) -> Frame:
         """Compute the first group of a prefix; arguments as in Stages.observe, but for one frame. The images
         are needed until `Frame.end_upload` or another call has returned, which calls `taken`."""
@@ -107,9 +108,10 @@ class Groups:
             try:
                 words = prompt()
                 prefill = stages.prefill(len(images), len(words))
-                prefill.set([words], [slot])
+                prefill.set([words], [slot], states)
                 groups, seen = self._groups(encode, prefill), len(encode.tokens)
-                frame = Frame(slot, seen + len(words), seen, groups, stages.partition())
+                length = seen + len(words) + prefill.beside
+                frame = Frame(slot, length, length - len(words), groups, stages.partition())
                 if (encode, prefill, frame.partition) not in self._recorded:
                     self._record(frame)
                     self._recorded.add((encode, prefill, frame.partition))
@@ -160,9 +162,9 @@ class Groups:
             with suppress(Exception):  # the frame's owner gets the error, not this caller
                 self._next(frame)
 
-    def build(self, images: np.ndarray, prompt: Tensor, slot: int) -> None:
+    def build(self, images: np.ndarray, prompt: Tensor, slot: int, states: Sequence[Tensor] = ()) -> None:
         """Record the graphs of all groups of such a frame."""
-        frame = self.begin(images, lambda: prompt, slot)
+        frame = self.begin(images, lambda: prompt, slot, states=states)
         while frame.groups:
             self.advance(frame)
 

@@ -16,8 +16,8 @@ from vla_accel_ros.engine.stages.memory.offload import LayerRing
 from vla_accel_ros.engine.stages.prefill.encode import Encode
 from vla_accel_ros.engine.stages.prefill.prefill import Prefill
 from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.smolvla.folding import Foldable
 
 
 class EncodeInt8(Encode):
@@ -25,7 +25,7 @@ class EncodeInt8(Encode):
 
     def __init__(
         self,
-        model: Pi,
+        model: Foldable,
         ops: Ops,
         images: int,
         rule: PixelRule,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -25,8 +26,9 @@ from vla_accel_ros.engine.stages.stage import Memory
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.kernels.reference.quantized import Product, Rows
+from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.pi.folded import Prefix
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.smolvla.folding import Foldable
 
 
 class Prefill(Layered):
@@ -34,13 +36,15 @@ class Prefill(Layered):
 
     image_tokens [images, W]: the encoder's; prompt int64 [B, bucket]; slots int32 [B]: where keys and values
     go; lengths int32 [B]: image and prompt tokens without padding. carry [slots of the pool, W], written at
-    slots: the input of the last layer for the last token. memory: buffers shared by prefills. Raises
-    ValueError if a prefix does not fit into a slot.
+    slots: the input of the last layer for the last token. memory: buffers shared by prefills. crossed [slots
+    of the pool, C, kv_heads, max_tokens, D] each: where `prefix.cross` makes keys and values; None = nothing
+    reads them. beside: tokens besides images and prompt, 1 with a state. Raises ValueError if a prefix does
+    not fit into a slot.
     """
 
     def __init__(
         self,
-        model: Pi,
+        model: Foldable,
         prefix: Prefix,
         pool: KVPool,
         tables: tuple[Tensor, Tensor],
@@ -50,9 +54,11 @@ class Prefill(Layered):
         encode: Encode,
         bucket: int,
         batch: int = 1,
+        crossed: KV | None = None,
     ) -> None:
         sizes, images = model.config.prefix, encode.tokens.shape[0] // batch
-        tokens = images + bucket
+        self.beside = 0 if prefix.state_weight is None else 1
+        tokens = images + bucket + self.beside
         attended, kv = sizes.heads * sizes.head_dim, 2 * sizes.kv_heads * sizes.head_dim
         cost = layer_cost(batch * tokens, tokens, sizes.width, attended, attended + kv, 3 * sizes.mlp)
         last = 2.0 * batch * tokens * sizes.width * kv
@@ -63,9 +69,12 @@ class Prefill(Layered):
         if tokens > pool.max_tokens:
             raise ValueError(f"a prefix of {tokens} tokens does not fit into slots of {pool.max_tokens}.")
         counts = torch.int32, (batch,)
-        fields = {"prompt": (torch.int64, (batch, bucket)), "slots": counts, "lengths": counts}
+        state = torch.float32, (batch, model.config.state_dim)
+        fields = {
+            "prompt": (torch.int64, (batch, bucket)), "state": state, "slots": counts, "lengths": counts,
+        }  # fmt: skip
         self._inputs = Inputs(self.device, fields)
-        self.prompt, self.slots, self.lengths = self._inputs.fields.values()
+        self.prompt, self.state, self.slots, self.lengths = self._inputs.fields.values()
         self.lengths.fill_(tokens)
         self._zeros = torch.zeros_like(self.slots)
 
@@ -86,10 +95,15 @@ class Prefill(Layered):
         if parts > 1:
             name = f"{parts} parts {batch}"
             self._made = memory.take(name, parts, batch, tokens, sizes.width, most=parts * most)
-        self._batch = torch.arange(batch, device=self.device)
+        self._batch, self._crossed = torch.arange(batch, device=self.device), crossed
+        self._seen: Tensor | None = None
+        if self.beside:
+            self._tokens = torch.arange(1, tokens + 1, dtype=torch.int32, device=self.device)
+            self._seen = torch.zeros(batch, tokens, dtype=torch.int32, device=self.device)
 
-    def set(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
-        """prompts int64 [t], each with t at most the bucket; slots: as many. Does not block."""
+    def set(self, prompts: Sequence[Tensor], slots: Sequence[int], states: Sequence[Tensor] = ()) -> None:
+        """prompts int64 [t], each with t at most the bucket; slots: as many; states float32 [S], normalised,
+        on the host: as many, for a prefix with a state. Does not block."""
         padded = np.zeros(self.prompt.shape, np.int64)
         there: list[tuple[int, Tensor]] = []
         for row, prompt in enumerate(prompts):
@@ -97,8 +111,9 @@ class Prefill(Layered):
                 there.append((row, prompt))
             else:
                 padded[row, : len(prompt)] = prompt.numpy()
-        lengths = [self._images + len(prompt) for prompt in prompts]
-        self._inputs.put(prompt=padded, slots=slots, lengths=lengths)
+        lengths = [self._images + len(prompt) + self.beside for prompt in prompts]
+        given = {"state": torch.stack(list(states))} if self.beside else {}
+        self._inputs.put(prompt=padded, slots=slots, lengths=lengths, **given)
         for row, prompt in there:
             self.prompt[row, : len(prompt)].copy_(prompt)
 
@@ -113,15 +128,21 @@ class Prefill(Layered):
         torch.mm(normed, layer.qkv.t(), out=self._qkv.flatten(0, 1))
         self._attend(index)
         x.addmm_(self._attended.flatten(0, 1), layer.o.t())
-        ops.rms_norm(x, self.prefix.mlp_norm[index], normed)
+        ops.rms_norm(x, self.prefix.mlp_norm[index], normed, self.prefix.eps)
         torch.mm(normed, layer.gate_up.t(), out=self._gate_up.flatten(0, 1))
-        ops.glu(self._gate_up, self._fed)
+        ops.glu(self._gate_up, self._fed, self.prefix.activation)
         return self._down(layer.down)
 
     def _enter(self) -> None:
         """Compute the first layer's input x."""
         self._x[:, : self._images].copy_(self.image_tokens.view(self._x.shape[0], self._images, -1))
-        torch.mul(self._table[self.prompt], self._scale, out=self._x[:, self._images :])
+        words = self._x[:, self._images : self._images + self.prompt.shape[1]]
+        torch.mul(self._table[self.prompt], self._scale, out=words)
+        weight, bias = self.prefix.state_weight, self.prefix.state_bias
+        if weight is not None and self._seen is not None:
+            self._x[self._batch, self.lengths.long() - 1] = F.linear(self.state, weight, bias).to(words.dtype)
+            others = self.lengths[:, None] - 1
+            torch.add(others, (self._tokens > others).int(), out=self._seen)
 
     def _down(self, weight: Tensor) -> Tensor | None:
         """Add a layer's MLP output to x, or return the parts of a split-K product for the next norm to
@@ -136,22 +157,32 @@ class Prefill(Layered):
     def _norm(self, made: Tensor | None, weight: Tensor) -> None:
         """Norm the rows of x, after adding the parts if there are any."""
         if made is None:
-            self.ops.rms_norm(self._x.flatten(0, 1), weight, self._normed.flatten(0, 1))
+            self.ops.rms_norm(self._x.flatten(0, 1), weight, self._normed.flatten(0, 1), self.prefix.eps)
         else:
-            self.ops.add_norm(self._x, made, self._normed, self._zeros, None, weight[None])
+            self.ops.add_norm(
+                self._x, made, self._normed, self._zeros, None, weight[None], eps=self.prefix.eps
+            )
 
     def _attend(self, index: int) -> None:
         """Write a layer's keys and values from qkv into the pool, and attend to all."""
         self._place(self._qkv, self._q, index)
         self.ops.attend(
-            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
-        )
+            self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended,
+            seen=self._seen,
+        )  # fmt: skip
 
     def _leave(self, left: object) -> None:
         """Write the last layer's keys and values into the pool, and its input for the last token into
         carry."""
         self._place(self._kv, self._q[:, :, :0], len(self.prefix.layers) - 1)
         self.carry[self.slots.long()] = self._x[self._batch, self.lengths.long() - 1]
+        cross, tokens, slots = self.prefix.cross, self._x.shape[1], self.slots.long()
+        if cross is None or self._crossed is None:
+            return
+        for own, weight, crossed in zip((self.pool.k, self.pool.v), cross[1:], self._crossed, strict=True):
+            rows = own[slots[:, None], cross.layers, :, :tokens].transpose(2, 3)
+            made = rows.flatten(3) @ weight.mT
+            crossed[:, :, :, :tokens][slots] = made.view(rows.shape).transpose(2, 3)
 
     def _place(self, y: Tensor, q: Tensor, index: int) -> None:
         k, v = self.pool.k[:, index], self.pool.v[:, index]
