@@ -283,7 +283,7 @@ def test_folding_pi0_leaves_the_network_as_it_was() -> None:
     _, kv = model.prefix(embs)
     before = model.velocity(x, torch.ones(1), state, kv)
     fold_expert(model, STEPS)
-    fold_prefix(model.language_model)
+    fold_prefix(model)
     close(model.velocity(x, torch.ones(1), state, kv), before)
 
 
@@ -344,7 +344,7 @@ def test_final_norm_and_step_are_in_the_last_matrix(kind: str) -> None:
 @torch.no_grad()
 def test_prefix_keeps_its_norms_beside_its_fused_matrices() -> None:
     model = make_model(make_config("pi05"))
-    folded, x = fold_prefix(model.language_model), drawn(3, 32)
+    folded, x = fold_prefix(model), drawn(3, 32)
     for index, layer in enumerate(layers_of(model.language_model)):
         normed, _ = layer.input_layernorm(x)
         close(x * rms(x) * (1 + folded.attention_norm[index]), normed)
