@@ -113,6 +113,7 @@ setup(
         "console_scripts": [
             f"inference = {NAME}.nodes.inference.node:main",
             f"fleet_inference = {NAME}.nodes.fleet_inference.node:main",
+            f"openpi_inference = {NAME}.nodes.openpi_inference.node:main",
             f"trajectory = {NAME}.nodes.trajectory.node:main",
             f"sim_robot = {NAME}.nodes.sim_robot:main",
             f"camera = {NAME}.nodes.camera.node:main",

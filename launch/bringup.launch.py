@@ -15,7 +15,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode
 from launch_ros.parameter_descriptions import ParameterValue
 
-from vla_accel_ros.nodes.params.fleet import ENGINE, FLEET
+from vla_accel_ros.nodes.params.fleet import ENGINE, EXECUTABLES
 from vla_accel_ros.nodes.params.over_file import ENGINE_OPTIONS, launch_arguments, parameters_of
 from vla_accel_ros.nodes.params.parameter_file import parameter_of
 from vla_accel_ros.nodes.running.environment import (
@@ -103,7 +103,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         name = f"{given('namespace')}/inference"
         engine = given("engine") or parameter_of(given("params_file"), name, ENGINE.name, str(ENGINE.default))
         ENGINE.check(engine)
-        return "fleet_inference" if engine == FLEET else "inference"
+        return EXECUTABLES[engine]
 
     def node(name: str, executable: str = "") -> LifecycleNode:
         shared = {"autostart": yes("autostart"), "use_sim_time": yes("use_sim_time")}

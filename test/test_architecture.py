@@ -30,7 +30,13 @@ LAYERS = (
 )
 """From top to bottom. No arrow of the diagram goes up."""
 
-OF_NEIGHBOURS = ("nodes.fleet", "nodes.fleet_inference", "nodes.params.fleet_scheduler", "nodes.sim_")
+OF_NEIGHBOURS = (
+    "nodes.fleet",
+    "nodes.fleet_inference",
+    "nodes.openpi_inference",
+    "nodes.params.fleet_scheduler",
+    "nodes.sim_",
+)
 """Nodes of a fleet and of the simulator, and their parameters."""
 
 AGAINST_THE_ARROWS: set[tuple[str, str]] = set()

@@ -20,6 +20,7 @@ MESSAGES = ElementTree.parse(ROOT / "msg" / "package.xml").getroot()
 EXECUTABLES = {
     "inference",
     "fleet_inference",
+    "openpi_inference",
     "fleet_scheduler",
     "trajectory",
     "sim_robot",

@@ -6,13 +6,12 @@ import asyncio
 import http.client
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from policy_servers import WAIT_S, serving
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -20,7 +19,6 @@ from vla_accel_ros.wire.arrays import pack, unpack
 from vla_accel_ros.wire.server import PolicyServer
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "openpi_wire"
-WAIT_S = 30.0
 
 
 class Echo:
@@ -39,31 +37,6 @@ class Echo:
         if "echo" not in request:
             raise ValueError("the request has no echo")
         return {"actions": request["echo"]}
-
-
-@contextmanager
-def serving(answers: Echo, **options: Any) -> Iterator[PolicyServer]:
-    """A server in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def call(work: Callable[[], Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work(), loop).result(WAIT_S)
-
-    async def make() -> PolicyServer:
-        return PolicyServer(answers, port=0, **options)
-
-    server = call(make)
-    call(server.start)
-    try:
-        yield server
-    finally:
-        answers.go.set()
-        call(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def client(server: PolicyServer, **options: Any) -> ClientConnection:

@@ -36,11 +36,19 @@ def pack(value: Any) -> bytes:
 def unpack(message: bytes | bytearray | memoryview, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """The map of a message; its arrays are read-only views of it. Raises ValueError, in one sentence, for
     anything else."""
+    value = unpack_any(message, most_bytes)
+    if not isinstance(value, dict):
+        raise ValueError(f"the message is {type(value).__name__}: send a map of the observation")
+    return value
+
+
+def unpack_any(message: bytes | bytearray | memoryview, most_bytes: int = MOST_BYTES) -> Any:
+    """As unpack, whatever the message holds."""
     if len(message) > most_bytes:
         raise ValueError(f"the message has {len(message)} bytes, at most {most_bytes} are read")
     reader = _Reader()
     try:
-        value = msgpack.unpackb(
+        return msgpack.unpackb(
             message,
             object_pairs_hook=reader.read_map,
             list_hook=reader.read_list,
@@ -52,9 +60,6 @@ def unpack(message: bytes | bytearray | memoryview, most_bytes: int = MOST_BYTES
         raise ValueError(
             f"the message is no msgpack map as openpi-client packs it: {_brief(error)}"
         ) from error
-    if not isinstance(value, dict):
-        raise ValueError(f"the message is {type(value).__name__}: send a map of the observation")
-    return value
 
 
 class _Reader:

@@ -1,8 +1,8 @@
 """Where the clients of openpi's protocol put what a policy reads: only the wire is common, not the keys.
 
 A path leads through maps and lists: ("images", "cam_high") is request["images"]["cam_high"]. Pictures are
-named in the order of the policy's own, and arrive as openpi's policies take them: uint8, or float in [0, 1];
-[H, W, 3] or [3, H, W]; or the bytes of a JPEG or PNG.
+named in the order of the policy's own. A server reads what openpi's policies take: uint8, or float in [0, 1];
+[H, W, 3] or [3, H, W]; or the bytes of a JPEG or PNG. A client writes what the public clients send.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import CompressedView
@@ -26,28 +27,57 @@ class Keys:
 
     images: one path for each picture, in the order of the policy's. state: vectors that are joined. prompt:
     the first one that is there. optional: pictures after the first may be absent.
+
+    Of a client: size, the side of the pictures that it sends, 0 for the camera's; channels_first; turned, by
+    half a turn; parts, the lengths of the state's vectors, the last one free. unfit: why the answers cannot
+    move the joints of a contract, "" if they are absolute positions of joints.
     """
 
     images: tuple[Path, ...]
     state: tuple[Path, ...] = (("state",),)
     prompt: tuple[Path, ...] = (("prompt",),)
     optional: bool = False
+    size: int = 224
+    channels_first: bool = False
+    turned: bool = False
+    parts: tuple[int, ...] = ()
+    unfit: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A word for each picture: "cam_high", "wrist_image_left"."""
+        return tuple(
+            str(path[-1]).rpartition("/")[2] if isinstance(path[-1], str) else ("base", "wrist")[path[-1]]
+            for path in self.images
+        )
 
 
 PRESETS: Mapping[str, Keys] = {
     "openpi-droid": Keys(
         images=(("observation/exterior_image_1_left",), ("observation/wrist_image_left",)),
         state=(("observation/joint_position",), ("observation/gripper_position",)),
+        parts=(7,),
+        unfit="velocities of joints",
     ),
     "openpi-libero": Keys(
-        images=(("observation/image",), ("observation/wrist_image",)), state=(("observation/state",),)
+        images=(("observation/image",), ("observation/wrist_image",)),
+        state=(("observation/state",),),
+        turned=True,
+        unfit="displacements of a hand",
     ),
     "openpi-aloha": Keys(
         images=tuple(("images", name) for name in ("cam_high", "cam_left_wrist", "cam_right_wrist")),
         optional=True,
+        channels_first=True,
     ),
-    "openpi-ur5": Keys(images=(("base_rgb",), ("wrist_rgb",)), state=(("joints",), ("gripper",))),
-    "picpp": Keys(images=(("images", 0), ("images", 1)), prompt=(("task",), ("prompt",))),
+    "openpi-ur5": Keys(images=(("base_rgb",), ("wrist_rgb",)), state=(("joints",), ("gripper",)), parts=(6,)),
+    "picpp": Keys(
+        images=(("images", 0), ("images", 1)),
+        prompt=(("task",), ("prompt",)),
+        size=256,
+        turned=True,
+        unfit="displacements of a hand",
+    ),
 }
 """Public clients of openpi and pi.cpp, by name."""
 
@@ -60,6 +90,7 @@ def keys_of(name: str, image_names: Sequence[str]) -> Keys:
             images=tuple(("images", image) for image in image_names),
             prompt=(("prompt",), ("task",)),
             optional=True,
+            size=0,
         )
     if name not in PRESETS:
         raise ValueError(f"the keys {name!r} are unknown: give {NATIVE}, {', '.join(PRESETS)}")
@@ -105,6 +136,42 @@ def prompt_in(request: Mapping[str, Any], keys: Keys, default: str) -> str:
     return value
 
 
+def write(keys: Keys, images: Mapping[str, np.ndarray], state: np.ndarray, prompt: str) -> dict[str, Any]:
+    """The request of a client. images: by `keys.names`, uint8 [H, W, 3]. state: float [D], in the units of
+    the policy's training. Raises ValueError if a picture that the keys require is absent, or the state too
+    short."""
+    request: dict[str, Any] = {}
+    for number, (name, path) in enumerate(zip(keys.names, keys.images, strict=True)):
+        if name in images:
+            _put(request, path, _sent(images[name], keys))
+        elif not keys.optional or not number:
+            raise ValueError(
+                f"no camera is the image {name}, but {', '.join(images) or 'none'}: the keys have it"
+            )
+    if len(state) <= sum(keys.parts):
+        raise ValueError(f"the state has {len(state)} numbers, the keys need more than {sum(keys.parts)}")
+    vectors = np.split(np.asarray(state, np.float64), np.cumsum(keys.parts, dtype=int))
+    for path, part in zip(keys.state, vectors, strict=True):
+        _put(request, path, part)
+    _put(request, keys.prompt[0], prompt)
+    return request
+
+
+def resize_with_pad(picture: np.ndarray, size: int) -> np.ndarray:
+    """uint8 [H, W, 3] -> [size, size, 3]: scaled by PIL's bilinear filter, centred on black, as openpi's
+    clients do it (openpi_client.image_tools)."""
+    height, width = picture.shape[:2]
+    if (height, width) == (size, size):
+        return picture
+    ratio = max(width / size, height / size)
+    rows, columns = int(height / ratio), int(width / ratio)
+    scaled = Image.fromarray(picture).resize((columns, rows), resample=Image.Resampling.BILINEAR)
+    padded = np.zeros((size, size, 3), np.uint8)
+    top, left = (size - rows) // 2, (size - columns) // 2
+    padded[top : top + rows, left : left + columns] = np.asarray(scaled)
+    return padded
+
+
 def vector(value: Any, path: Path, dims: int) -> np.ndarray:
     """float32 of at most so many dimensions. Raises ValueError if it is none, or not finite."""
     if isinstance(value, (bool, int, float, np.generic, list)):
@@ -147,6 +214,23 @@ def _find(request: Any, path: Path) -> Any:
         else:
             request = request[part] if isinstance(request, list) and part < len(request) else None
     return request
+
+
+def _put(request: dict[str, Any], path: Path, value: Any) -> None:
+    first, *others = path
+    assert isinstance(first, str)
+    if not others:
+        request[first] = value
+    elif isinstance(others[0], str):
+        request.setdefault(first, {})[others[0]] = value
+    else:
+        request.setdefault(first, []).append(value)
+
+
+def _sent(picture: np.ndarray, keys: Keys) -> np.ndarray:
+    picture = picture[::-1, ::-1] if keys.turned else picture
+    picture = resize_with_pad(np.ascontiguousarray(picture), keys.size) if keys.size else picture
+    return picture.transpose(2, 0, 1) if keys.channels_first else picture
 
 
 def _listed(request: Mapping[str, Any]) -> list[str]:

@@ -45,6 +45,7 @@ from vla_accel_ros.nodes.inference.reports import (
 )
 from vla_accel_ros.nodes.inference.setup import chosen, guiding, load_engine, paces, session, trained_images
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.params.fleet import EXECUTABLES, LOCAL
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.running.shutdown import fatal
@@ -64,8 +65,10 @@ class InferenceNode(ObservingNode):
 
     def configure(self) -> None:
         contract = self._contract = Contract.load(value(self, "contract") or demo_contract())
-        if value(self, "engine") != "local":
-            raise ValueError("engine is fleet: start the executable fleet_inference, which needs no GPU")
+        if (engine := value(self, "engine")) != LOCAL:
+            raise ValueError(
+                f"engine is {engine}: start the executable {EXECUTABLES[engine]}, which needs no GPU"
+            )
         load = chosen(self, plans_with_rates=True)
         # an invalid horizon is refused before a model is loaded
         self._horizons = Horizons(value(self, "horizon"))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from vla_accel_ros.nodes.params.parameter import Parameter
 
-LOCAL, FLEET = "local", "fleet"
+LOCAL, FLEET, OPENPI = "local", "fleet", "openpi"
+EXECUTABLES = {LOCAL: "inference", FLEET: "fleet_inference", OPENPI: "openpi_inference"}
+"""Of the node inference, by its engine."""
 
 ENGINE = Parameter(
     "engine",
     LOCAL,
     "Where chunks are made: local, by this node; fleet, by a fleet's scheduler, for a robot without a "
-    "GPU (docs/guide/fleet.md). bringup.launch.py starts the executable inference or fleet_inference "
-    "accordingly.",
-    choices=(LOCAL, FLEET),
+    "GPU (docs/guide/fleet.md); openpi, by a policy server (docs/guide/serve.md). bringup.launch.py starts "
+    "the executable inference, fleet_inference or openpi_inference accordingly.",
+    choices=(LOCAL, FLEET, OPENPI),
 )
 
 OF_A_FLEET = (

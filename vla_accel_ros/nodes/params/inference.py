@@ -6,6 +6,7 @@ from vla_accel_ros.control.horizon import ALL
 from vla_accel_ros.nodes.params.engine import MODEL, parameters
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
 from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+from vla_accel_ros.nodes.params.server import OF_A_SERVER
 
 CHUNKING = (
     Parameter(
@@ -123,4 +124,5 @@ INFERENCE = (
     ),
     *CHUNKING,
     *OF_A_FLEET,
+    *OF_A_SERVER,
 )

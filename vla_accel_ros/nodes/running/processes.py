@@ -87,7 +87,7 @@ def _node(words: Sequence[str]) -> str:
     for word in words[:4]:
         module = re.fullmatch(r"vla_accel_ros\.nodes\.(\w+)", word)
         name = module[1] if module else Path(word).name if "vla_accel_ros" in Path(word).parts else ""
-        name = "inference" if name == "fleet_inference" else name
+        name = "inference" if name.endswith("_inference") else name
         if name in NODES:
             return name
     return ""

@@ -1,0 +1,134 @@
+"""A robot whose chunks come from a policy server: it moves by them, rests without them, and says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from policy_servers import serving
+from rclpy.clock import Clock, ClockType
+from running import ROOT
+from sensor_msgs.msg import Image
+from stack import commanded_acceleration
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
+
+MOVED_RAD = 0.1
+SAYS = "no chunk from the policy server"
+
+
+class Wave:
+    """Answers with a slow wave of the first joint about where the joints are. dims: numbers of an action."""
+
+    def __init__(self, dims: int) -> None:
+        self.dims, self.requests = dims, list[dict[str, Any]]()
+
+    def metadata(self) -> dict[str, Any]:
+        return {"model": "wave"}
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        self.requests.append(request)
+        middle = np.array([(joint.lower + joint.upper) / 2 for joint in CONTRACT.joints])
+        actions = np.tile(CONTRACT.to_policy(middle), (30, 1))
+        phase = 0.25 * len(self.requests) + np.arange(30) * CONTRACT.chunk.step_dt_s
+        actions[:, 0] += 0.4 * np.sin(phase)
+        return {"actions": np.resize(actions, (30, self.dims))}
+
+
+CONTRACT = Contract.load(demo_contract())
+
+
+@pytest.fixture
+def cameras(operator: Operator) -> Iterator[None]:
+    """Small pictures of every camera of the operator's contract."""
+    node = operator.node
+    image = Image(height=8, width=8, encoding="rgb8", step=24, data=bytes(192))
+    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
+
+    def send() -> None:
+        convert.set_stamp(image.header.stamp, operator.now_ns())
+        for publisher in publishers:
+            publisher.publish(image)
+
+    timer = node.create_timer(1 / 30, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    yield
+    timer.cancel()
+
+
+def moved(operator: Operator, since_ns: int) -> bool:
+    states = np.array([j.positions for j in operator.joints if j.stamp_ns >= since_ns])
+    return bool(len(states)) and bool(np.ptp(states, axis=0).max() > MOVED_RAD)
+
+
+def rests(operator: Operator) -> bool:
+    states = np.array([j.positions for j in operator.joints[-50:]])
+    return len(states) == 50 and bool(np.ptp(states, axis=0).max() < 1e-9)
+
+
+def test_the_node_imports_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from vla_accel_ros.nodes.openpi_inference.node import OpenpiInferenceNode\n"
+        "import vla_accel_ros.wire.asking, vla_accel_ros.wire.client\n"
+        "del sys.modules['torch']\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] in ('torch', 'triton')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_it_moves_by_the_server_chunks_rests_when_it_is_gone_and_finds_it_again(
+    start, operator, arm, cameras
+) -> None:
+    wave = Wave(6)
+    with serving(wave) as server:
+        port = server.port
+        trajectory = start("trajectory", autostart=True)
+        start("openpi_inference", autostart=True, engine="openpi", server_url=f"ws://127.0.0.1:{port}")
+        operator.instruct("wave")
+        begun_ns = operator.now_ns()
+        operator.wait(lambda: moved(operator, begun_ns), 90.0, "motion by the server's chunks")
+    assert wave.requests[0]["prompt"] == "wave"
+    assert set(wave.requests[0]["images"]) == {camera.image for camera in CONTRACT.cameras}
+    trajectory.wait_for_log(SAYS)
+    operator.wait(lambda: rests(operator), 30.0, "rest")
+    operator.wait(
+        lambda: any(SAYS in reason for motion in operator.motions for reason in motion.reasons),
+        30.0,
+        "the cause in what the trajectory node says",
+    )
+    wrong = Wave(7)
+    with serving(wrong, port=port):
+        operator.wait(
+            lambda: any("7 numbers" in reason for motion in operator.motions for reason in motion.reasons),
+            30.0,
+            "that another policy answers there",
+        )
+        assert rests(operator)
+    with serving(Wave(6), port=port):
+        since_ns = operator.now_ns()
+        operator.wait(lambda: moved(operator, since_ns), 60.0, "motion by the next server's chunks")
+    assert operator.sent and (commanded_acceleration(operator, 0) <= 1.001).all()
+    assert not arm.rejected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fact"),
+    [
+        ({"server_keys": "openpi-droid"}, "velocities of joints"),
+        ({"server_keys": "openpi-aloha"}, "base_0_rgb"),
+        ({"server_token_file": "/nowhere/token"}, "/nowhere/token"),
+    ],
+)
+def test_a_server_that_does_not_fit_the_contract_is_refused_at_configuration(
+    start, parameters: dict[str, str], fact: str
+) -> None:
+    node = start("openpi_inference", autostart=True, engine="openpi", **parameters)
+    node.wait_for_log(fact)

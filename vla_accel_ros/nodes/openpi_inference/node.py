@@ -1,0 +1,120 @@
+"""The lifecycle node `inference` whose chunks come from anybody's policy server, by openpi's protocol.
+
+For all other nodes it is the inference node (nodes/inference/observing.py). A thread takes the newest
+observation, asks (wire/asking.py) and sends the chunk. A server that is late, gone, wrong or another than
+before is named as what chunks wait for; the arm comes to rest at the end of its last chunk, and the thread
+tries again. Chunks of a server cannot be computed again from a bag.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.diagnostics import OK, WARN, status
+from vla_accel_ros.nodes.inference.observing import ObservingNode
+from vla_accel_ros.nodes.params.fleet import OPENPI
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.nodes.running.process import run
+from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
+from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import RobotInputs
+from vla_accel_ros.types import Torn
+
+AGAIN_AFTER_S = (0.1, 2.0)
+"""First and longest pause after a failure; it doubles from one to the next."""
+
+
+class OpenpiInferenceNode(ObservingNode):
+    """The node inference, with a policy server; see the module docstring and nodes/params/server.py."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failure = Throttled(self, AGAIN_S)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def configure(self) -> None:
+        try:
+            from vla_accel_ros.wire.asking import Asking, keys_for
+            from vla_accel_ros.wire.client import PolicyClient
+        except ImportError as error:
+            raise ValueError(
+                f"engine: {OPENPI} needs {error.name}: pip install msgpack 'websockets>=13'"
+            ) from error
+        contract = Contract.load(value(self, "contract") or demo_contract())
+        keys = keys_for(contract, value(self, "server_keys"))
+        file = value(self, "server_token_file")
+        token = Path(file).read_text().strip() if file else ""
+        self._client = PolicyClient(value(self, "server_url"), token, value(self, "server_dialect"))
+        self._asking = Asking(contract, keys, self._client, value(self, "server_deadline_s"))
+        self._period_s = 1.0 / value(self, "server_hz")
+        self._took_s = 0.0
+        self._ingest = Ingest(contract, self.image_hint, page_lock=False)
+        self.restore_instruction()
+        self.observe_robot(contract, RobotInputs(contract, self._ingest, self.instruction))
+
+    def activate(self) -> None:
+        super().activate()
+        self._client.forget()
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="policy server", daemon=True)
+        self._thread.start()
+
+    def deactivate(self) -> None:
+        self._stopping.set()
+        self._client.close()  # ends a wait for an answer
+        if self._thread is not None:
+            self._thread.join()
+        super().deactivate()
+
+    def release(self) -> None:
+        super().release()
+        for name in ("_client", "_asking", "_ingest"):
+            self.__dict__.pop(name, None)
+
+    def chunk_statuses(self) -> Sequence[DiagnosticStatus]:
+        problem, values = (
+            self.inputs.failed,
+            {
+                "server": self._client.url,
+                "connections": self._client.connections,
+                "answer, last [s]": self._took_s,
+            },
+        )
+        return [status("policy server", WARN if problem else OK, problem or "answers", values)]
+
+    def _run(self) -> None:
+        pause_s, due_s = AGAIN_AFTER_S[0], time.monotonic()
+        while not self._stopping.wait(max(0.0, due_s - time.monotonic())):
+            self._ingest.sets.wait(self._period_s, self._stopping.is_set)
+            observation = self.inputs.observe(self.now_ns())
+            begun_s = time.monotonic()
+            due_s = begun_s + self._period_s
+            if observation is None:
+                continue
+            try:
+                chunk = self._asking.chunk(observation, self.now_ns)
+            except Torn:
+                continue
+            except (OSError, RuntimeError, ValueError) as error:
+                if self._stopping.is_set():
+                    return
+                self.inputs.fail(f"no chunk from the policy server: {error}")
+                self._failure.error(self.inputs.failed)
+                due_s, pause_s = begun_s + pause_s, min(2 * pause_s, AGAIN_AFTER_S[1])
+                continue
+            self._took_s, pause_s = time.monotonic() - begun_s, AGAIN_AFTER_S[0]
+            if not self._stopping.is_set():
+                self.send(chunk, self._took_s)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of `ros2 run vla_accel_ros openpi_inference`."""
+    return run(OpenpiInferenceNode, args)
