@@ -133,7 +133,7 @@ class PolicyClient:
             raise ServerError(f"the answer cannot be read: {error}") from error
 
     def _steps(self, answer: Any, left_s: Any) -> np.ndarray:
-        steps = []
+        steps: list[np.ndarray] = []
         while len(steps) < MOST_ACTIONS:
             _check_error(answer)
             action = answer.get("action") if isinstance(answer, dict) else None
@@ -158,15 +158,15 @@ def actions_of(answer: Any) -> np.ndarray:
             if batch.ndim != 3 or len(batch) != 1:
                 raise ServerError(f"the answer has actions of shape {list(batch.shape)}, not [1, H, D]")
             return _checked(batch[0])
-        found = [answer[name] for name in ("actions", "action_chunk") if name in answer]
+        values = [answer[name] for name in ("actions", "action_chunk") if name in answer]
         arrays = [value for value in answer.values() if isinstance(value, np.ndarray) and value.ndim == 2]
-        if not found and len(arrays) == 1:  # vLLM-Omni: by the name of the output
-            found = arrays
-        if not found:
+        if not values and len(arrays) == 1:  # vLLM-Omni: by the name of the output
+            values = arrays
+        if not values:
             raise ServerError(
                 f"the answer has no actions, but {', '.join(map(str, list(answer)[:8])) or 'nothing'}"
             )
-        answer = found[0]
+        answer = values[0]
     return _checked(_numbers(answer))
 
 

@@ -167,8 +167,8 @@ def resize_with_pad(picture: np.ndarray, size: int) -> np.ndarray:
     rows, columns = int(height / ratio), int(width / ratio)
     scaled = Image.fromarray(picture).resize((columns, rows), resample=Image.Resampling.BILINEAR)
     padded = np.zeros((size, size, 3), np.uint8)
-    top, left = (size - rows) // 2, (size - columns) // 2
-    padded[top : top + rows, left : left + columns] = np.asarray(scaled)
+    row, column = (size - rows) // 2, (size - columns) // 2
+    padded[row : row + rows, column : column + columns] = np.asarray(scaled)
     return padded
 
 
@@ -196,8 +196,8 @@ def missing(request: Mapping[str, Any], path: Path) -> ValueError:
 
 def shown(path: Path) -> str:
     """The path as it is written in Python: images["cam_high"]."""
-    first, *others = path
-    return str(first) + "".join(f"[{part!r}]" for part in others)
+    first, *rest = path
+    return str(first) + "".join(f"[{part!r}]" for part in rest)
 
 
 def _required(request: Mapping[str, Any], path: Path) -> Any:
@@ -217,12 +217,12 @@ def _find(request: Any, path: Path) -> Any:
 
 
 def _put(request: dict[str, Any], path: Path, value: Any) -> None:
-    first, *others = path
+    first, *rest = path
     assert isinstance(first, str)
-    if not others:
+    if not rest:
         request[first] = value
-    elif isinstance(others[0], str):
-        request.setdefault(first, {})[others[0]] = value
+    elif isinstance(rest[0], str):
+        request.setdefault(first, {})[rest[0]] = value
     else:
         request.setdefault(first, []).append(value)
 

@@ -169,7 +169,7 @@ class PolicyServer:
             if not isinstance(requests, list) or not 0 < len(requests) <= MOST_BATCH:
                 raise ValueError(f"batch holds 1 to {MOST_BATCH} requests")
             results = await asyncio.gather(
-                *(loop.run_in_executor(self._threads, self._answer, each) for each in requests),
+                *(loop.run_in_executor(self._threads, self._answer, entry) for entry in requests),
                 return_exceptions=True,
             )
             for result in results:
