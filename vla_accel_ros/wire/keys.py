@@ -196,8 +196,8 @@ def missing(request: Mapping[str, Any], path: Path) -> ValueError:
 
 def shown(path: Path) -> str:
     """The path as it is written in Python: images["cam_high"]."""
-    first, *rest = path
-    return str(first) + "".join(f"[{part!r}]" for part in rest)
+    first, *parts = path
+    return str(first) + "".join(f"[{part!r}]" for part in parts)
 
 
 def _required(request: Mapping[str, Any], path: Path) -> Any:
@@ -217,12 +217,12 @@ def _find(request: Any, path: Path) -> Any:
 
 
 def _put(request: dict[str, Any], path: Path, value: Any) -> None:
-    first, *rest = path
+    first, *parts = path
     assert isinstance(first, str)
-    if not rest:
+    if not parts:
         request[first] = value
-    elif isinstance(rest[0], str):
-        request.setdefault(first, {})[rest[0]] = value
+    elif isinstance(parts[0], str):
+        request.setdefault(first, {})[parts[0]] = value
     else:
         request.setdefault(first, []).append(value)
 
