@@ -26,6 +26,7 @@ from vla_accel_ros.fleet.protocol import (
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost, Served
 from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import ANYONE, Ports, Settings
+from vla_accel_ros.fleet.task import Task
 from vla_accel_ros.types import Chunk
 
 STEP_S, ACTIONS = 0.05, 8
@@ -49,6 +50,9 @@ class Fifo:
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
         return math.inf
+
+    def ended(self, task: Task, now_s: float) -> None:
+        pass
 
 
 class TimedReplica:
