@@ -211,6 +211,18 @@ def test_two_alike_do_not_wait_for_each_other():
     assert robots(policy.next("a", ready, 0.0)) == ["/r0"]
 
 
+def test_a_replica_that_does_not_answer_is_passed_by():
+    """The longer it is late, the later it is expected."""
+    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(2)
+    policy.next("edge", waiting(2), 0.0)
+    now_s, asked = 0.6, []
+    while not robots(policy.next("cloud", ready, now_s)):
+        asked.append(now_s)
+        now_s = policy.wake_s(ready, now_s)
+        assert len(asked) < 50
+    assert 1.0 < now_s < 3.0
+
+
 def test_a_replica_that_is_gone_takes_nobody():
     replicas = edge_and_cloud()
     policy = make_policy("fifo", replicas)
