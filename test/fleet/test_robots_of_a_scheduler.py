@@ -22,6 +22,7 @@ from fleet_stand_ins import (
 from vla_accel_ros.extensions import FLEET_RULES, find, names
 from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Round
+from vla_accel_ros.fleet.replicas.replica import ReplicaLost
 from vla_accel_ros.fleet.serving.records import fairness
 from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.types import Chunk
@@ -324,6 +325,17 @@ def test_numbers_that_are_none_do_no_harm() -> None:
     report = fleet.report("/a")
     assert np.isfinite([report.stalled_s, report.wait_ratio, report.buffer_s]).all()
     assert make_request().round.robot == make_description().robot
+
+
+def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
+    fleet = Fleet("/a")
+    fleet.begin("/a")
+    fleet.replica.finish(ReplicaLost("away"))
+    fleet.step()
+    assert not fleet.replica.jobs
+    fleet.step(0.6)  # it is told of the robot again
+    fleet.step(0.2)
+    assert len(fleet.replica.served) == 2
 
 
 def test_a_newer_attempt_has_its_own_deadline_before_the_policy():
