@@ -235,6 +235,7 @@ def test_a_kind_is_known_by_its_own_tasks_and_a_new_one_by_all():
     rounds.learn("b", 10)
     assert rounds.left("a", 1) == 3 and rounds.left("b", 1) == 9
     assert rounds.left("new", 0) == pytest.approx(7.0) and rounds.left("new", 4) == pytest.approx(6.0)
+    assert rounds.left("new", 10) == 1, "as many rounds as any had"
 
 
 def test_one_that_is_longer_than_any_is_expected_to_go_on():
