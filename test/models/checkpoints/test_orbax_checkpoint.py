@@ -155,3 +155,9 @@ def test_numbers_that_are_not_finite_are_refused(folder: Path) -> None:
 def test_the_package_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     refused(folder, "is a JAX checkpoint and needs the package tensorstore")
+
+
+def test_progress_is_told_to_the_end(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    load_policy(folder, trained_as=answer(folder), progress=lambda done, total: told.append((done, total)))
+    assert told[-1][0] == told[-1][1] == sum(array.bytes for array in read_arrays(folder))

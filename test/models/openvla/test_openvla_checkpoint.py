@@ -203,3 +203,14 @@ def test_pixels_are_normalised_as_the_folder_says(folder: Path) -> None:
 def test_the_pixels_statistics_are_checked(folder: Path, field: str, value: object, message: str) -> None:
     edit_json(folder / "preprocessor_config.json", lambda data: data.update({field: value}))
     refused(folder, "preprocessor_config.json", message)
+
+
+def test_progress_is_told_to_the_end(sharded: Path) -> None:
+    told: list[tuple[int, int]] = []
+    load_policy(sharded, progress=lambda done, total: told.append((done, total)))
+    parameters = list(make_openvla().parameters())
+    total = sum(parameter.nbytes for parameter in parameters)
+    assert len(told) == len(parameters)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (total, total)
+    assert {total_ for _, total_ in told} == {total}
