@@ -168,9 +168,9 @@ def test_of_what_a_product_made(
     draw = Drawing(parts)
     y = draw(2, tokens, (many + 2 * few) * head, dtype=dtype)
     k, v = (draw(3, 2, few, 72, head, dtype=dtype)[:, 1] for _ in range(2))
-    for places in (k, v):
+    for cache in (k, v):
         for slot, length in ((2, lengths[0]), (1, lengths[1])):
-            places[slot, :, length:] = float("nan")
+            cache[slot, :, length:] = float("nan")
     angles, made = draw(100, head // 2), []
     seen = ints(*lengths)[:, None] + ints(*range(1, tokens + 1)) if causal else None
     for kernel in (False, True):

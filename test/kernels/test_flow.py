@@ -184,11 +184,12 @@ def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
     at, nothing = ints(4, 0, 4), [None] * 3
     # Layers of tables [steps, layers, W]: rows lie apart.
     tables = [draw(5, layers, width, spread=0.3)[:, 1] for _ in range(3)] if modulated else nothing
+    gate, scale, shift = tables
     for added, normed in ((y, True), (None, True), (y[:1], False)):
         made = []
         for run in (norm.add_norm, norm_kernels.add_norm):
             rows, out = x.clone(), poison(batch, tokens, width, dtype=dtype)
-            run(rows, added, out if normed else None, at, *tables, eps=0.5)
+            run(rows, added, out if normed else None, at, gate, scale, shift, eps=0.5)
             made.append((rows, out if normed else rows))
         for ours, expected in zip(made[1], made[0], strict=True):
             assert_near(ours, expected, dtype)

@@ -49,7 +49,7 @@ class Arguments(ctypes.Structure):
     )
 
 
-def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | None, config: Config) -> bool:
+def takes(kernel: str, x: Tensor, weight: Tensor, *rest: Tensor | Norm | str | None, config: Config) -> bool:
     """Return whether the kernel of this name in kernels.ops supports these arguments."""
     kind, (columns, inner) = KINDS[kernel], weight.shape
     if kind == ROTARY_QKV:
