@@ -179,9 +179,10 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     fast = Load(folder, EngineConfig(fast=True, steps=2), device="cpu")
     assert fast.engine(contract, warned.append, preparing=lambda *told: prepared.append(told)).config.fast
     assert "captured stages need a GPU" in warned[0]
+    prefixes = [f"prefix of 2 images and {words} words" for words in (16, 32)]
     assert [name for name, _, _ in prepared] == [
-        f"prefixes of 2 images and {words} words, and steps from them" for words in ("1 to 16", "17 to 32")
-    ]
+        *prefixes, "2 denoising steps of 1 chunks", "2 denoising steps of 1 guided chunks"
+    ]  # fmt: skip
     engine = Load(folder, EngineConfig(steps=2), device="cpu").engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
     with engine.scheduler.newest() as prefix:
