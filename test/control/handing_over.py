@@ -55,6 +55,10 @@ class Arm:
         assert self._controller.accept(with_hold(path), at_ns, TrajectoryPoint(at_ns, state.position))
         self.now = at_ns
 
+    def stop(self, braking: Trajectory | None) -> Trajectory | None:
+        """What is to be sent if the clock is set now, and back at once."""
+        return self.hand_over.stop(braking, self.now, self.now, self.now, LEAD_S)
+
     def activate(self, position: np.ndarray) -> None:
         """It was off, and holds here from now on."""
         self._controller.hold(position, self.now)

@@ -58,11 +58,11 @@ def test_after_the_clock_was_set_it_stops_on_what_it_executes_and_once():
     arm.hand_over.dropped()
     now_ns = was_ns + 100 * S
     believed = arm.buffer.stop(now_ns, was_ns + 100 * MS)
-    stop = arm.hand_over.stop(believed, was_ns + 100 * MS, now_ns, LEAD_S)
+    stop = arm.hand_over.stop(believed, now_ns, was_ns + 100 * MS, now_ns, LEAD_S)
     assert stop is not None
     assert (np.abs(stop.positions - 0.4 * 0.4) < 0.05).all()
     assert (np.abs(stop.positions - believed.positions) > 0.02).any()
-    assert arm.hand_over.stop(believed, was_ns, now_ns, LEAD_S) is None
+    assert arm.hand_over.stop(believed, now_ns, was_ns, now_ns, LEAD_S) is None
 
 
 def test_when_a_stop_after_the_clock_was_set_ends_is_known_also_where_it_is_not_the_one_that_was_given():
@@ -74,14 +74,14 @@ def test_when_a_stop_after_the_clock_was_set_ends_is_known_also_where_it_is_not_
     goal = np.array([-0.9, -1.5, -0.45])
     arm.hand_over.told(goal, arm.now)
     given = arm.buffer.stop(arm.now, arm.now)
-    arm.accept(arm.hand_over.stop(given, arm.now, arm.now, LEAD_S))
+    arm.accept(arm.stop(given))
     stopping = arm.hand_over.stopping
     assert stopping is not None and stopping.end_ns > given.end_ns + 500 * MS
     arm.now = given.end_ns
     assert (np.abs(arm.position - goal) > 0.05).any()
     arm.now = stopping.end_ns
     np.testing.assert_array_equal(arm.position, stopping.positions[-1])
-    assert arm.hand_over.stop(None, arm.now, arm.now, LEAD_S) is None  # it was told, and rests there
+    assert arm.stop(None) is None  # it was told, and rests there
     arm.send(arm.buffer.go_to(START, np.abs(goal), arm.now), 0, 0)
     assert arm.hand_over.stopping is None
 
@@ -95,7 +95,7 @@ def test_after_the_clock_was_set_a_controller_that_was_activated_anew_stays_wher
     arm.now += 450 * MS
     report = {"10^9 rad": np.full(3, 1e9), "nothing": np.full(3, np.nan)}.get(said, START)
     arm.hand_over.told(report, arm.now - (490 if said == "too late" else 20) * MS)
-    stop = arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S)
+    stop = arm.stop(arm.buffer.stop(arm.now, arm.now))
     arm.accept(stop)
     arm.now += S
     if said == "where it is":
@@ -111,7 +111,7 @@ def test_what_a_controller_says_of_itself_is_reached_within_limits_where_it_is_n
     arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
     arm.now += 500 * MS
     arm.hand_over.told(np.array([-0.9, -1.5, -0.45]), arm.now)
-    arm.accept(arm.hand_over.stop(arm.buffer.stop(arm.now, arm.now), arm.now, arm.now, LEAD_S))
+    arm.accept(arm.stop(arm.buffer.stop(arm.now, arm.now)))
     arm.now += 3 * S
     assert arm.broken() == []
 

@@ -177,30 +177,39 @@ class HandOver:
         inside = (position >= self._limits.lower - far) & (position <= self._limits.upper + far)
         return bool(inside.all())
 
-    def stop(self, braking: Trajectory | None, was_ns: int, now_ns: int, lead_s: float) -> Trajectory | None:
+    def stop(
+        self, braking: Trajectory | None, decided_ns: int, was_ns: int, now_ns: int, lead_s: float
+    ) -> Trajectory | None:
         """Returns the stop to send after the clock was set, one point at rest; None for none. was_ns: the
         present in the old time.
 
-        braking: the stop that was decided, None if that motion is at rest. If the controller executes
-        something else, the stop begins on that, and no other follows it. If the controller reported to be
-        elsewhere, it stays there.
+        braking: the stop that was decided at decided_ns, None if that motion is at rest. If the controller
+        executes something else, or it is later than lead_s after the decision, the stop begins on what the
+        controller executes, and no other follows it. If the controller reported to be elsewhere, it stays
+        there.
         """
         executed, stopped, elsewhere = self._executed, self._stopped, self._elsewhere
-        moved = executed is not None and self._moved and (braking is not None or was_ns < executed.end_ns)
+        late = now_ns > decided_ns + round(lead_s * 1e9)
+        moves = executed is not None and (braking is not None or was_ns < executed.end_ns)
+        if moves and braking is None and not self._moved and elsewhere is None:
+            return None  # a move: what has decided it stops it next
+        anew = moves and (self._moved or late)
         stop = None if stopped else braking
-        stopping = executed if moved else stop
+        if stop is not None and late:
+            stop = stop.later(now_ns - decided_ns)
+        stopping = executed if anew else stop
         if elsewhere is not None and stopping is not None:
             stop = self._stay(stopping.joints, *elsewhere, now_ns, lead_s)
-        elif moved and executed is not None and was_ns < executed.start_ns:
+        elif anew and executed is not None and was_ns < executed.start_ns:
             stop = self._rest_at(executed, now_ns)
-        elif moved and executed is not None:
+        elif anew and executed is not None:
             arguments = executed.sample, was_ns, now_ns, 2.0 * lead_s
             stop = brake_on_arrival(executed.joints, *arguments, self._limits)
         executes = None if stop is None else stop.later(round(2.0 * lead_s * 1e9))
         if stop is None and self.stopping is not None:
             executes = self.stopping.later(now_ns - self._stopped_ns)  # it began then, or before
         self.forget()
-        self._stopped, self._elsewhere = stopped or moved, elsewhere
+        self._stopped, self._elsewhere = stopped or anew, elsewhere
         self.stopping, self._stopped_ns = executes, now_ns
         return stop
 

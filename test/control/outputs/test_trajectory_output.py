@@ -347,6 +347,29 @@ def test_a_controller_with_another_clock_goes_on_when_ours_is_set_and_comes_to_r
     assert rests_ns - 200 * MS < moving_ns <= rests_ns
 
 
+@pytest.mark.parametrize("set_again_s", [0.0, 50.0])
+@pytest.mark.parametrize("held_up_ms", [0, 50, 150, 400])
+def test_a_stop_after_the_clock_was_set_begins_where_the_controller_is_when_it_leaves(held_up_ms, set_again_s):
+    """Also if the clock is set again while the stop is held up."""
+    arm, controller = Arm(simulated=False), TrajectoryController(NAMES, np.zeros(2), True)
+    path = move(NAMES, np.zeros(2), np.array([1.0, -1.0]), LIMITS, 1.0, arm.now)
+    arm.send(path)
+    controller.accept(arm.got, arm.now, TrajectoryPoint(0, np.zeros(2)))
+
+    def hold_up() -> None:
+        arm.now, arm.before = arm.now + held_up_ms * MS, lambda: None
+        arm.set_by, arm.now = arm.set_by + round(set_again_s * S), arm.now + round(set_again_s * S)
+
+    arm.now += S // 5
+    was_ns, arm.set_by, arm.now, arm.before = arm.now, -3600 * S, arm.now - 3600 * S, hold_up
+    assert arm.clock.jumps()
+    arm.output.stop(brake_on_arrival(NAMES, path.sample, was_ns, arm.now, 0.06, LIMITS), arm.now)
+    controller.accept(arm.got.later(-arm.set_by), arm.now - arm.set_by, TrajectoryPoint(0, np.zeros(2)))
+    times, positions = controller.path(path.end_ns + 2 * S)
+    assert not judge_path(times, positions, LIMITS, [(0, 999 * S)], [])
+    assert not np.diff(positions[times > path.end_ns + S], axis=0).any()
+
+
 SPEED = 2.0
 
 

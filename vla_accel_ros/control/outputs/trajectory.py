@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from typing import Protocol
 
 import numpy as np
@@ -174,7 +175,9 @@ class TrajectoryOutput(Output):
         return []
 
     def stop(self, braking: Trajectory | None, now_ns: int) -> Trajectory | None:
-        lead_s, was_ns = self._delivery.lead_s, now_ns - self._clock.jumped_ns
+        """As in `send`, the clock is read again when the message is written. It may be set again meanwhile:
+        the time goes on by the steady clock."""
+        was_ns, by_ns, lead_s = now_ns - self._clock.jumped_ns, self._steady_by_ns(), self._delivery.lead_s
         self._look()
         self._delivery.forget()
         if not self._stamped:
@@ -185,11 +188,24 @@ class TrajectoryOutput(Output):
             return None if self._executes is None else self._executes.later(-self._steady_by_ns())
         share = None if braking is None else braking.select(self.controller.joints)
         self._pass_on_report(was_ns, now_ns)
-        stop = self._hand_over.stop(share, was_ns, now_ns, lead_s)
-        if stop is not None:  # on arrival: the controller may not have heard of the new time yet
-            self._channel.write(kept(stop), now_ns, stamped=False)
-            self._channel.publish()
+        before = self._hand_over
+        for _ in range(_TRIES):
+            self._hand_over, passed_ns = copy(before), self._present_ns(by_ns) - now_ns
+            times_ns = now_ns, was_ns + passed_ns, now_ns + passed_ns
+            stop = self._hand_over.stop(share, *times_ns, lead_s)
+            if stop is None:
+                return self._hand_over.stopping
+            # on arrival: the controller may not have heard of the new time yet
+            self._channel.write(kept(stop), now_ns + passed_ns, stamped=False)
+            if self._present_ns(by_ns) <= now_ns + passed_ns + round(lead_s * 1e9):
+                break
+            lead_s = 2.0 * max(lead_s, _DOUBLED_S)
+        self._channel.publish()
         return self._hand_over.stopping
+
+    def _present_ns(self, by_ns: int) -> int:
+        """ROS time, though it may have been set since the steady clock was so far ahead of it."""
+        return self._clock.now_ns() if self._clock.simulated else self._clock.monotonic_ns() - by_ns
 
     def _pass_on_report(self, was_ns: int, now_ns: int) -> None:
         """Pass on the setpoint that the controller reported, in the time before the clock was set or in the
