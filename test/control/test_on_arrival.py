@@ -8,7 +8,7 @@ import pytest
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import ahead, eased, first_ns
+from vla_accel_ros.control.on_arrival import ahead, approached, eased
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
@@ -56,8 +56,7 @@ def play(
         if path is None:
             continue
         arrives_ns = max(arrives_ns + 1, now_ns + round(rng.uniform(0.0, lead_s) * S))
-        first = first_ns(path, own_limits, lead_s, now_ns, executes.state(now_ns))
-        sent = path if as_it_was else ahead(path, first)
+        sent = path if as_it_was else approached(path, own_limits, lead_s, now_ns, executes.state)
         executes.sent(sent, sent, now_ns)
         arriving = sent.later(arrives_ns - now_ns)
         kept_ns = max(arrives_ns + S, arriving.end_ns + 1)
@@ -83,6 +82,25 @@ def test_decisions_that_change_while_it_approaches_break_no_limit(seed, lead_s):
     broken = play(seed, restless=True, lead_s=lead_s)
     assert broken.pop("position", 1.0) <= 1.01, "of the range"
     assert not broken
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("room", [0.01, 0.1])
+def test_a_long_approach_carries_no_joint_out_of_its_range(room, late_s):
+    """The time of an approach is that of the joint which brakes slowest: here of the second, which rests."""
+    limits = JointLimits(*np.array([[-room, -2.5], [1.2, 1.5], [3.9, 2.4], [7.8, 2.0]]))
+    standstill, now_ns = np.zeros((2, 2)), S + S // 3
+    before = Trajectory(JOINTS[:2], np.array([S, 2 * S]), np.array([[0.8, 0.0], [0.0, 0.0]]), standstill)
+    controller = TrajectoryController(JOINTS[:2], before.positions[0], True)
+    controller.accept(before, S, TrajectoryPoint(S, before.positions[0]))
+    sent = approached(before.since(2 * S), eased(limits), 0.3, now_ns, before.sample)
+    late_ns = round(late_s * S)
+    controller.accept(sent.later(late_ns), now_ns + late_ns, TrajectoryPoint(S, before.positions[0]))
+    times, positions = controller.path(8 * S)
+    broken = {limit.what: limit.by for limit in judge_path(times, positions, limits, [], [])}
+    assert broken.pop("position", 1.0) <= 1.01, "of the range"
+    assert not broken
+    np.testing.assert_allclose(positions[-1], 0.0, atol=1e-9)
 
 
 def test_messages_that_begin_with_the_present_would_step():

@@ -9,26 +9,31 @@ path's. `eased` limits leave room for that: on paths within them a controller ke
 that it may pass the ends of the range by a hundredth of it. It may be some tenths of a radian away from the
 decided motion, which therefore does not tell whether the joints follow.
 
-Decisions that change again and again while it approaches can take it further away than that. So the
-acceleration of each approach is computed from where the controller should be by what it was sent, and the
-first point is later if it would exceed the limits.
+Decisions that change again and again while it approaches can take it further away than that. So each approach
+is computed from where the controller should be by what it was sent, however late that and the message come:
+the first point is later if the approach would exceed the limits. A long approach carries a joint that moves
+beyond its goal. Where that would be beyond its range whenever the approach ends, the controller comes to rest
+first, and goes from there to the end.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, rest_to_rest_s
+from vla_accel_ros.control.trajectory import Trajectory, extremes
 
 SPEED, ACCELERATION = 0.6, 0.5
 """Shares of the limits that are left to the decided motion."""
 _SHORTEST_S = 0.2
 _GROWTH = 20.0
 _LATER, _LATER_TIMES = 1.25, 16
+_BEYOND = 0.005
+"""Share of the range by which an approach may pass its end, if the message comes when it is expected."""
 
 
 def eased(limits: JointLimits) -> JointLimits:
@@ -42,31 +47,41 @@ def approach_s(limits: JointLimits, lead_s: float) -> float:
     return max(_SHORTEST_S, math.sqrt(_GROWTH * lead_s * brake_s))
 
 
-def first_ns(
+def approached(
     path: Trajectory,
     limits: JointLimits,
     lead_s: float,
     now_ns: int,
-    state: tuple[np.ndarray, np.ndarray] | None,
-) -> int:
-    """When the controller should reach the first point of a motion that ends at rest.
+    executed: Callable[[int], tuple[np.ndarray, np.ndarray] | None],
+) -> Trajectory:
+    """The part to send of a motion that ends at rest: from where the controller can reach it, or its end.
 
-    limits: `eased`. lead_s: longest delivery time. state: position and velocity of the controller now,
-    float64 [D] each, None if unknown; then its approach is taken for possible.
+    limits: `eased`. lead_s: longest delivery time. executed: position and velocity of the controller at a
+    time, float64 [D] each, None if unknown; then its approach is taken for possible.
     """
-    takes_s = approach_s(limits, lead_s)
-    if state is None:
-        return now_ns + round(takes_s * 1e9)
-    (position, velocity), limit = state, limits.acceleration / ACCELERATION
+    beyond = _BEYOND * (limits.upper - limits.lower)
+    lower, upper = limits.lower - beyond, limits.upper + beyond
+    whole = JointLimits(lower, upper, limits.velocity / SPEED, limits.acceleration / ACCELERATION)
+    takes_s, lead_ns = approach_s(limits, lead_s), round(lead_s * 1e9)
+    states = [
+        state for late_ns in (-lead_ns, 0, lead_ns) if (state := executed(now_ns + late_ns)) is not None
+    ]
     for _ in range(_LATER_TIMES):
-        goal, arrives = path.sample(now_ns + round(takes_s * 1e9))
-        mean = 6.0 * (goal - position) / takes_s**2
-        begins = mean - (4.0 * velocity + 2.0 * arrives) / takes_s
-        ends = mean - (2.0 * velocity + 4.0 * arrives) / takes_s
-        if (np.maximum(np.abs(begins), np.abs(ends)) <= limit).all():
-            break
+        goal = path.sample(now_ns + round(takes_s * 1e9))
+        if all(_keeps(whole, *extremes(*state, *goal, takes_s)) for state in states):
+            return ahead(path, now_ns + round(takes_s * 1e9))
         takes_s *= _LATER
-    return now_ns + round(takes_s * 1e9)
+    rest = brake_on_arrival(path.joints, executed, now_ns, now_ns, lead_s, whole)
+    away_s = rest_to_rest_s(np.abs(path.positions[-1] - rest.positions[-1]), limits)
+    return rest.then(ahead(path, max(path.end_ns, rest.end_ns + round(away_s * 1e9))))
+
+
+def _keeps(
+    limits: JointLimits, lowest: np.ndarray, highest: np.ndarray, speed: np.ndarray, acceleration: np.ndarray
+) -> bool:
+    """Whether motion with these extremes, float64 [D] each, keeps the limits."""
+    inside = (lowest >= limits.lower) & (highest <= limits.upper)
+    return bool((inside & (speed <= limits.velocity) & (acceleration <= limits.acceleration)).all())
 
 
 def ahead(path: Trajectory, from_ns: int) -> Trajectory:

@@ -349,7 +349,9 @@ def test_a_controller_with_another_clock_goes_on_when_ours_is_set_and_comes_to_r
 
 @pytest.mark.parametrize("set_again_s", [0.0, 50.0])
 @pytest.mark.parametrize("held_up_ms", [0, 50, 150, 400])
-def test_a_stop_after_the_clock_was_set_begins_where_the_controller_is_when_it_leaves(held_up_ms, set_again_s):
+def test_a_stop_after_the_clock_was_set_begins_where_the_controller_is_when_it_leaves(
+    held_up_ms, set_again_s
+):
     """Also if the clock is set again while the stop is held up."""
     arm, controller = Arm(simulated=False), TrajectoryController(NAMES, np.zeros(2), True)
     path = move(NAMES, np.zeros(2), np.array([1.0, -1.0]), LIMITS, 1.0, arm.now)

@@ -19,7 +19,7 @@ import numpy as np
 from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import ahead, first_ns
+from vla_accel_ros.control.on_arrival import approached
 from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name, steady_ns
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
@@ -118,8 +118,7 @@ class TrajectoryOutput(Output):
                     return
                 start_ns = min(path.start_ns, now_ns)  # a motion that begins later is approached from now on
             else:
-                state = self._on_arrival.state(now_ns + self._steady_by_ns())
-                path = ahead(decided, first_ns(decided, self._limits, lead_s, now_ns, state))
+                path = self._approached(decided, lead_s, now_ns)
                 by_ns = now_ns + _PROMPT_NS
             self._channel.write(kept(path), start_ns, self._stamped)
             now_ns = self._clock.now_ns()
@@ -142,6 +141,14 @@ class TrajectoryOutput(Output):
         if self._channel.is_heard():
             stamp_ns = start_ns if self._stamped else 0
             self._delivery.sent(stamp_ns, min(trajectory.start_ns, decided_ns), self._clock.now_ns())
+
+    def _approached(self, decided: Trajectory, lead_s: float, now_ns: int) -> Trajectory:
+        steady_by_ns = self._steady_by_ns()
+
+        def executed(t_ns: int) -> tuple[np.ndarray, np.ndarray] | None:
+            return self._on_arrival.state(t_ns + steady_by_ns)
+
+        return approached(decided, self._limits, lead_s, now_ns, executed)
 
     def _check_late(self, by_ns: int, lead_s: float) -> None:
         """Note that a trajectory that should have left by then, to arrive lead_s later, has left so late that
