@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 from adversary_inputs import HOLD_SLACK_NS
+from adversary_orders import ORDERS, Orders
 from adversary_scene import MS, S
-from adversary_ways import POLL_HZ, WAYS, Ways
+from adversary_ways import POLL_HZ, WAYS
 
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 
-class Episode(Ways):
+class Episode(Orders):
     """One robot and its misfortunes; see Scene."""
 
     @property
@@ -187,7 +188,7 @@ class Episode(Ways):
 
     def reactivate(self, name: str) -> None:
         """Drives go off and on: the controller is deactivated meanwhile, then holds where the joints are."""
-        if self.robot.takes_trajectories:
+        if self.robot.takes_trajectories and not self.off:
             self._lasts(name, 0.4, 2.0)
             self.until["drive off"] = self.until[name]
             self._unhold()
@@ -224,4 +225,5 @@ FAULTS: dict[str, Callable[[Any, str], None]] = {
     "reactivate": Episode.reactivate,
     "scaled speed": Episode.scale,
     **WAYS,
+    **ORDERS,
 }

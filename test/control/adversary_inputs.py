@@ -87,9 +87,8 @@ class Given(Judged):
         silent = self.node.motion.lending.is_lent
         self.node.watch()
         lent = self.node.motion.lending.is_lent
-        if lent and not silent and self.ticks:  # the last command is all that there is
-            last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
-            self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
+        if lent and not silent:
+            self._end_stream()
         is_held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
         if is_held and self.holding is None:
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
@@ -99,6 +98,12 @@ class Given(Judged):
             # A stream that was behind its path still catches up with it while it stops.
             slack_ns = HOLD_SLACK_NS * (1 if self.robot.kind == "joint_trajectory" else 2)
             self.holding = (from_ns + slack_ns, 0)
+
+    def _end_stream(self) -> None:
+        """The last command is all that there is."""
+        if self.ticks:
+            last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
+            self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))
 
     def _tick(self) -> None:
         self._input("tick", lambda: self.node.tick())

@@ -31,6 +31,7 @@ class Delivered(Given):
         known = position is not None and held_ns - offset_ns >= come_ns and not on_arrival
         known &= not self.active("lying controllers")
         self.sent_ns[trajectory.joints] = sent_ns
+        deaf, resets = self.active("deaf"), self.happened["reset"]
         self.began = True
         if self.node.motion.lending.is_lent:
             self._break("sent something while released")
@@ -48,6 +49,8 @@ class Delivered(Given):
             self.holding = max(self.holding[0], self.rests_ns), 0
 
         def arrive() -> None:
+            if deaf or self.happened["reset"] != resets:
+                return
             # A time from arrival is what it was from sending; any other is ROS time.
             shift_ns = self.t_ns - (sent_ns + offset_ns) if on_arrival else -self.offset_ns
             moved = replace(trajectory, times_ns=trajectory.times_ns + shift_ns)
@@ -87,12 +90,16 @@ class Delivered(Given):
     def _go_on_later(self) -> None:
         self._waiting = {}
 
+        restarts = self.happened["restart"]
+
         def go_on() -> None:
-            if self.active("stall"):
+            if self.happened["restart"] != restarts:
                 return  # the process has ended meanwhile
+            if self.active("stall"):
+                self._at(self.until["stall"] + 1, go_on)
+                return
             waiting, self._waiting = list(self._waiting.values()), {}
             self.rng.shuffle(waiting)
-            restarts = self.happened["restart"]
             for give in waiting:
                 if self.happened["restart"] == restarts:  # else what waited died with it
                     self._called(give)

@@ -200,7 +200,8 @@ class EpisodeOfMany(Episode):
         def feel() -> None:
             reflexes = self.node.motion.reflexes
             assert reflexes is not None
-            reflexes.tick(reflexes.feel([samples], [""]))
+            if self.node.active:
+                reflexes.tick(reflexes.feel([samples], [""]))
 
         self._input("force", feel)
 

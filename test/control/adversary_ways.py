@@ -47,7 +47,7 @@ class Goals:
             return
 
         def arrive() -> None:
-            if way.active("no goals") or way.active("reactivate"):
+            if any(way.active(name) for name in ("no goals", "reactivate", "deaf")):
                 self._later(number, Outcome(False, "rejected"))
                 return
             self._running = number

@@ -7,7 +7,7 @@ nodes/trajectory/node.py does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -49,10 +49,15 @@ class Clock:
         self, now_ns: Callable[[], int], steady_ns: Callable[[], int] | None = None, simulated: bool = False
     ) -> None:
         self.now_ns, self.monotonic_ns, self.simulated = now_ns, steady_ns or now_ns, simulated
-        self.jumped_ns, self._watch = 0, ClockWatch(self.now_ns, self.monotonic_ns)
+        self.jumped_ns, self.watched = 0, True
+        self.begin()
+
+    def begin(self) -> None:
+        """Watch the clock from now on."""
+        self._watch = ClockWatch(self.now_ns, self.monotonic_ns)
 
     def was_set(self) -> bool:
-        return not self.simulated and self._watch.was_set()
+        return self.watched and not self.simulated and self._watch.was_set()
 
     def jumps(self) -> bool:
         """Whether ROS time was set since the last call."""
@@ -229,7 +234,7 @@ def make_joints(names: Sequence[str], limits: JointLimits) -> list[Joint]:
 
 
 class Process:
-    """One process of the trajectory node, active from its beginning.
+    """One process of the trajectory node, active from its beginning on.
 
     line: makes the channel of a controller. Attributes: `motion`; `answers`, those of orders, newest last.
     """
@@ -261,7 +266,22 @@ class Process:
         robot = Robot(contract, options, outputs, holds, clock, history, twist)
         self.graph, self.manager = graph or Graph(), Manager()
         self.motion = Motion(robot, "/trajectory", self.graph, self.manager, actions or {}, slot, listens)
+        self.active = False
+        self.activate()
+
+    def activate(self) -> None:
+        """It is activated, for the first time or again."""
+        self.clock.begin()
+        self.motion.holds.resume_passing()
         self.motion.activate()
+        self.active = self.clock.watched = True
+
+    def deactivate(self) -> Iterator[float]:
+        """It is deactivated; yields the seconds for which it waits."""
+        self._look_at_clock()
+        self.active = self.clock.watched = False
+        yield from self.motion.deactivate()
+        self.collect()
 
     def _output(
         self, contract: Contract, parameters: Parameters, controller: Controller, line: Any, twist: Any
@@ -293,14 +313,18 @@ class Process:
 
     def poll(self) -> None:
         """The timer that looks at the slot of chunks."""
-        self.call(self.motion.source.poll)
+        if self.active:
+            self.call(self.motion.source.poll)
 
     def watch(self) -> None:
         """The watchdog's timer."""
-        self.call(self.motion.tick)
+        if self.active:
+            self.call(self.motion.tick)
 
     def tick(self) -> None:
         """The timers of all streams."""
+        if not self.active:
+            return
         self._look_at_clock()
         for output in self.robot.outputs.streams:
             output.tick(self.clock.now_ns())
@@ -312,7 +336,7 @@ class Process:
         self.collect()
 
     def _look_at_clock(self) -> None:
-        if self.clock.jumps():
+        if self.active and self.clock.jumps():
             self.motion.jump()
 
     def collect(self) -> None:
