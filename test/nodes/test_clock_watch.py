@@ -19,6 +19,7 @@ import sys
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.params.tables import NODES
@@ -37,6 +38,28 @@ class Told(ManagedNode):
         self.listen(String, "words", self.heard, qos.LATCHED)
         publisher = self.create_publisher(String, "words", qos.LATCHED)
         self.create_timer(0.01, lambda: publisher.publish(String()))
+
+    def service(self):
+        self.serve(Trigger, "~/call", lambda request, response: self.heard() or response)
+        self.call_it()
+
+    def coroutine(self):
+        async def answer(request, response):
+            self.heard()
+            return response
+
+        self.serve(Trigger, "~/call", answer)
+        self.call_it()
+
+    def call_it(self):
+        client = self.create_client(Trigger, "~/call")
+        self.create_timer(0.01, lambda: client.call_async(Trigger.Request()))
+
+    def transition(self):
+        self.create_timer(0.01, lambda: (self.trigger_deactivate(), self.trigger_activate()))
+
+    def deactivate(self):
+        self.heard()
 
     def heard(self, message=None):
         self.seen.add(self.shift_ns)
@@ -103,7 +126,7 @@ def test_a_thread_that_is_kept_waiting_between_two_readings_tells_nothing(clocks
         assert watch.jump_ns() == 0
 
 
-@pytest.mark.parametrize("way", ["timer", "subscription"])
+@pytest.mark.parametrize("way", ["timer", "subscription", "service", "coroutine", "transition"])
 def test_a_node_starts_afresh_when_the_clock_of_the_computer_is_set_before_anything_sees_the_time(
     ros_domain, way
 ):

@@ -137,8 +137,9 @@ class ManagedNode(BriefLogs, LifecycleNode):
         service is closed meanwhile, nobody gets its response."""
         waits = inspect.iscoroutinefunction(callback)
         group = ReentrantCallbackGroup() if waits else None
+        looked = self._awaited if waits else self._heard
         callback = callback if waits else self.timeline.called(callback, "service")
-        service = self.create_service(kind, name, callback, callback_group=group)
+        service = self.create_service(kind, name, partial(looked, callback), callback_group=group)
         if waits:
             service.send_response = partial(_send_response, service.send_response)
         self._closing.append(partial(self.destroy_service, service))
@@ -212,23 +213,27 @@ class ManagedNode(BriefLogs, LifecycleNode):
             self._closing.pop()()
         self.release()
 
-    def _heard(self, callback: Callable, message: object) -> None:
-        if self.active:
-            self._watch_clock()
-        callback(message)
+    def _heard(self, callback: Callable, *messages: object) -> object:
+        self._look_at_clock()
+        return callback(*messages)
+
+    async def _awaited(self, callback: Callable, *messages: object) -> object:
+        self._look_at_clock()
+        return await callback(*messages)
 
     def _if_active(self, callback: Callable[[], None]) -> None:
         if self.active:
-            self._watch_clock()
-            callback()
+            self._heard(callback)
 
-    def _watch_clock(self) -> None:
-        jump_ns = self._clock_watch.jump_ns()
+    def _look_at_clock(self) -> None:
+        """Notice whether ROS time was set, before anything is decided by it."""
+        jump_ns = self._clock_watch.jump_ns() if self.active else 0
         if jump_ns and not self.get_clock().ros_time_is_active:
             self._jumped(jump_ns)
 
     def _rest(self, state: LifecycleState) -> None:
         try:
+            self._look_at_clock()
             if self.active:
                 self.active = False
                 self.deactivate()
