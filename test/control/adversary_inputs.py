@@ -18,7 +18,9 @@ NOT_FOLLOWING = "does not follow"
 
 
 class Given(Judged):
-    """With what the node gets."""
+    """With what the node gets. inactive: whether the node has been deactivated."""
+
+    inactive = False
 
     def _command(self) -> np.ndarray:
         if self.robot.takes_trajectories:
@@ -89,8 +91,12 @@ class Given(Judged):
         lent = self.node.motion.lending.is_lent
         if lent and not silent:
             self._end_stream()
-        is_held = OPERATOR in self.node.holds and RELEASED not in self.node.holds
-        if is_held and self.holding is None:
+        if OPERATOR in self.node.holds and RELEASED not in self.node.holds:
+            self._must_rest()
+
+    def _must_rest(self) -> None:
+        """Nothing moves from some time on."""
+        if self.holding is None:
             # A join that has begun ends where it goes to: a stop on an unknown way could be anywhere.
             joined_ns = self.node.robot.follower.joining.until_ns - self.offset_ns
             from_ns = max(self.t_ns + round(self._longest_s * S), joined_ns, self.rests_ns, self.left_ns)
@@ -108,9 +114,15 @@ class Given(Judged):
     def _tick(self) -> None:
         self._input("tick", lambda: self.node.tick())
 
-    def _commanded(self, command: np.ndarray) -> None:
+    def _check_silence(self) -> None:
+        """Nothing is sent while others may command the controllers."""
         if self.node.motion.lending.is_lent:
             self._break("sent something while released")
+        if self.inactive:
+            self._break("sent something while inactive")
+
+    def _commanded(self, command: np.ndarray) -> None:
+        self._check_silence()
         if self.restarted and self.robot.kind == "forward_command":
             # It knows the joints only, which drives that were off may have left elsewhere: from there on it
             # is judged anew.

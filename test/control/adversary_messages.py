@@ -33,8 +33,7 @@ class Delivered(Given):
         self.sent_ns[trajectory.joints] = sent_ns
         deaf, resets = self.active("deaf"), self.happened["reset"]
         self.began = True
-        if self.node.motion.lending.is_lent:
-            self._break("sent something while released")
+        self._check_silence()
         if trajectory.joints in self.scaled and stamped:
             self._break("sent something to a controller that executes slowly")
         self._check_length(trajectory, on_arrival)

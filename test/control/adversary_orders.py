@@ -13,6 +13,8 @@ from adversary_scene import Ended, Robot, S
 from adversary_ways import Ways
 from world import Parameters, Process
 
+from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
+
 
 class Switching:
     """A controller manager that takes its time, refuses, or does not answer."""
@@ -54,7 +56,8 @@ class Orders(Ways):
         return replace(parameters, options=replace(parameters.options, switches=self.apart.random() < 0.4))
 
     def _start(self, go_on: bool = True) -> Process:
-        process, self.until["deaf"] = super()._start(go_on), self.t_ns - 1
+        self.until["deaf"], self.inactive = self.t_ns - 1, False
+        process = super()._start(go_on)
         if set(self.faults) & set(ORDERS):
             process.manager.switch = Switching(self).switch  # type: ignore[method-assign]
         return process
@@ -97,9 +100,11 @@ class Orders(Ways):
             if self.node.active:
                 for pause_s in self.node.deactivate():
                     self.block(round(pause_s * S))
-                self.began = False
+                self.began, self.inactive = False, True
                 self._end_stream()
                 self._hear()
+                if RELEASED not in self.node.holds:
+                    self._must_rest()
 
         self._input("lifecycle", rest)
         self._at(
@@ -108,7 +113,9 @@ class Orders(Ways):
 
     def _act(self) -> None:
         if not self.node.active:
-            self.restarted, self.left_ns = True, self.ends_ns
+            self.restarted, self.left_ns, self.inactive = True, self.ends_ns, False
+            if OPERATOR not in self.node.holds:
+                self._unhold()
             self.node.activate()
 
     def reset(self, name: str) -> None:

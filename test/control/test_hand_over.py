@@ -54,6 +54,19 @@ def test_a_late_stop_brakes_from_where_the_controller_is():
     assert (np.abs(rests - stop.positions[-1]) <= passed).all()
 
 
+def test_a_join_that_is_sent_shortly_before_the_controller_rests_begins_when_it_may_have_come():
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 300 * MS
+    stop = arm.buffer.stop(arm.now)
+    arm.send(stop, 0, 0)
+    arm.now = stop.end_ns - 20 * MS
+    arm.send(arm.buffer.go_to(np.zeros(3), np.full(3, 0.3), arm.now), 0, LEAD, waits=LEAD)
+    arm.now += 2 * S
+    assert arm.broken() == []
+    np.testing.assert_allclose(arm.position, 0.0, atol=1e-9)
+
+
 @pytest.mark.parametrize("held_up", [500 * MS, 5 * S])
 def test_what_is_approached_is_moved_by_as_much_as_it_is_late(held_up):
     arm, goal = Arm(), np.array([0.5, -0.5, 0.2])

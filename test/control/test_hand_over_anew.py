@@ -181,6 +181,26 @@ def test_while_the_last_trajectory_may_be_on_its_way_to_a_controller_that_holds_
     assert arm.hand_over.next(decided, now_ns, now_ns, LEAD_S)[0] is not None
 
 
+@pytest.mark.parametrize("age", [20 * MS, 500 * MS])
+def test_where_a_controller_says_that_it_holds_is_not_believed_by_old_joints_which_could_be_anywhere(age):
+    """Until they are new only a stop is sent."""
+    arm = Arm()
+    arm.send(arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now), arm.now), 0, 0)
+    arm.now += 500 * MS
+    decided, stop = (
+        arm.buffer.update(make_ramp(0.4, 30, stamp_ns=arm.now, request_id=1), arm.now),
+        arm.buffer.stop(arm.now),
+    )
+    assert decided is not None
+    for lie in np.full(3, 0.45), -0.4 * LIMITS.upper:
+        arm.hand_over.rests(lie, arm.now, LEAD_S, (np.full(3, 0.2), arm.now - age))
+        paths = [arm.hand_over.next(path, arm.now, arm.now, LEAD_S)[0] for path in (decided, stop)]
+        if age > 100 * MS:
+            assert paths == [None, stop]
+        else:
+            assert paths[0] is not None
+
+
 @pytest.mark.parametrize("said", ["as it was sent", "nan", "nothing"])
 def test_what_a_controller_says_that_tells_nothing_new_changes_nothing(said):
     arm = Arm()

@@ -10,13 +10,24 @@ import numpy as np
 import pytest
 from adversary_of_many import FORCE_HZ, MOST, RETREAT, STOPS, YIELDS
 from adversary_scene import Scene
-from motion import JOINTS, LIMITS, S, make_ramp
-from world import Clock, Disk, Parameters, Process, StreamLine, make_contract, make_joints
+from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
+from world import (
+    Clock,
+    Disk,
+    Parameters,
+    Process,
+    StreamLine,
+    TrajectoryLine,
+    make_contract,
+    make_joints,
+)
 
 from vla_accel_ros.control import motion as motion_module
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 from vla_accel_ros.control.motion import Motion
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.sim.executed import TrajectoryController, judge_path, judge_positions, judge_velocities
 
 ROOT = Path(motion_module.__file__).parents[1]
 
@@ -76,6 +87,51 @@ def test_motion_reports_each_change_once_with_its_reasons():
     node.order("release")
     run(node, now, 2.0)
     assert [report.state for report in node.motion.reports][-1] == "released"
+
+
+@pytest.mark.parametrize("set_by_s", [-50.0, -0.1, 0.0, 50.0])
+@pytest.mark.parametrize("kind", ["joint_trajectory", "forward_command", "servo_joint"])
+def test_motion_comes_to_rest_within_limits_when_the_clock_is_set_while_it_is_deactivated(kind, set_by_s):
+    now, offset, ticks, deactivates = [S], [0], list[tuple[int, np.ndarray]](), list[bool]()
+    controller = TrajectoryController(JOINTS, np.zeros(3), True)
+    controller.starts[0] = S
+
+    def hold_up() -> None:
+        if deactivates and not offset[0]:
+            now[0], offset[0] = now[0] + S // 20, round(set_by_s * S)
+
+    def execute(path: Trajectory, start_ns: int, stamped: bool) -> None:
+        steady = path.later(-offset[0] if stamped else now[0] - start_ns)
+        controller.accept(steady, now[0], controller.state(now[0]))
+
+    def line(_: object) -> TrajectoryLine | StreamLine:
+        publish = lambda command: ticks.append((now[0], command))  # noqa: E731
+        return TrajectoryLine(execute, hold_up) if kind == "joint_trajectory" else StreamLine(publish)
+
+    contract = make_contract(kind, make_joints(JOINTS, LIMITS))
+    node = Process(contract, Parameters(), Clock(lambda: now[0] + offset[0], lambda: now[0]), line)
+    for tick in range(200):
+        now[0] += S // 100
+        node.joints(JOINTS, controller.state(now[0]).position, now[0])
+        if tick % 10 == 0:
+            ahead_s = now[0] / S + np.arange(1, 31)[:, None] * 0.05
+            node.chunk(make_chunk(np.tile(0.3 * np.sin(3.0 * ahead_s), 3), now[0], 0.05, request_id=tick))
+        node.watch()
+        node.tick()
+    deactivates.append(True)
+    for pause_s in node.deactivate():
+        now[0] += round(pause_s * S)
+        hold_up()
+    if kind == "joint_trajectory":
+        times, positions = controller.path(now[0] + 2 * S)
+        assert not judge_path(times, positions, LIMITS, [], [])
+        assert np.ptp(positions) > 0.2 and not np.diff(positions[times > now[0] + S // 2], axis=0).any()
+    elif kind == "forward_command":
+        assert not judge_positions([*ticks, (now[0] + S // 100, ticks[-1][1])], LIMITS, 0.02)
+        assert np.ptp([command for _, command in ticks]) > 0.2
+    else:
+        assert not judge_velocities(ticks, LIMITS.velocity, LIMITS.acceleration, 0.02)
+        assert not ticks[-1][1].any() and np.max(np.abs([command for _, command in ticks])) > 0.3
 
 
 def test_motion_stops_while_its_force_sensors_cannot_be_judged():

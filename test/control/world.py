@@ -49,19 +49,20 @@ class Clock:
         self, now_ns: Callable[[], int], steady_ns: Callable[[], int] | None = None, simulated: bool = False
     ) -> None:
         self.now_ns, self.monotonic_ns, self.simulated = now_ns, steady_ns or now_ns, simulated
-        self.jumped_ns, self.watched = 0, True
-        self.begin()
+        self.jumped_ns = 0
+        self.watch(True)
 
-    def begin(self) -> None:
-        """Watch the clock from now on."""
-        self._watch = ClockWatch(self.now_ns, self.monotonic_ns)
+    def watch(self, watched: bool) -> None:
+        """Notice jumps from now on, or none."""
+        watched = watched and not self.simulated
+        self._watch = ClockWatch(self.now_ns, self.monotonic_ns) if watched else None
 
     def was_set(self) -> bool:
-        return self.watched and not self.simulated and self._watch.was_set()
+        return self._watch is not None and self._watch.was_set()
 
     def jumps(self) -> bool:
         """Whether ROS time was set since the last call."""
-        jump_ns = 0 if self.simulated else self._watch.jump_ns()
+        jump_ns = 0 if self._watch is None else self._watch.jump_ns()
         self.jumped_ns = jump_ns or self.jumped_ns
         return jump_ns != 0
 
@@ -271,16 +272,19 @@ class Process:
 
     def activate(self) -> None:
         """It is activated, for the first time or again."""
-        self.clock.begin()
+        self.clock.watch(True)
         self.motion.holds.resume_passing()
         self.motion.activate()
-        self.active = self.clock.watched = True
+        self.active = True
 
     def deactivate(self) -> Iterator[float]:
         """It is deactivated; yields the seconds for which it waits."""
         self._look_at_clock()
-        self.active = self.clock.watched = False
-        yield from self.motion.deactivate()
+        self.active = False
+        for pause_s in self.motion.deactivate():
+            yield pause_s
+            self._look_at_clock()
+        self.clock.watch(False)
         self.collect()
 
     def _output(
@@ -336,7 +340,7 @@ class Process:
         self.collect()
 
     def _look_at_clock(self) -> None:
-        if self.active and self.clock.jumps():
+        if self.clock.jumps():
             self.motion.jump()
 
     def collect(self) -> None:

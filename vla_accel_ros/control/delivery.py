@@ -128,6 +128,11 @@ class Delivery:
         return self._unsure and not self._unseen
 
     @property
+    def seen(self) -> bool:
+        """Whether the controller says that it executes the last trajectory."""
+        return self._recognised and not self._unseen
+
+    @property
     def _oldest(self) -> _Sent | None:
         """The oldest trajectory that is not known to be executed."""
         if self._state_ns is None:

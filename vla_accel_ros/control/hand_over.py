@@ -33,7 +33,8 @@ _ROUNDING, _SPEED_ROUNDING = 1e-9, 1e-6
 _LOOK_NS = 1_000_000
 _END_NS = 100_000_000
 _PAST_NS = 1_000_000_000
-# How long after a message may have arrived to wait for the controller to say whether it has.
+# How long after a message may have arrived to wait for the controller to say whether it has, and how old
+# joints may be that tell whether what it says is true.
 _DOUBT_NS = 100_000_000
 
 
@@ -55,7 +56,7 @@ class HandOver:
         self._past = deque[tuple[int, Trajectory]]()  # (since when, what is executed)
         self._approach_ns = self._late_ns = 0  # duration of the approach, and its shift
         self._moved = self._stopped = False  # not sent as decided; a stop
-        self._dropped = self._doubtful = False  # it dropped its trajectory; it may have
+        self._dropped, self._doubtful_ns = False, 0  # it dropped its trajectory; until when it may have
         self.stopping: Trajectory | None = None
         self._stopped_ns = 0
         # Where it reports to rest instead, and the distance for which an approach is planned.
@@ -90,7 +91,7 @@ class HandOver:
         stops = decided.end_ns <= now_ns + 4 * lead_ns + round(self._longest_s * 1e9)
         if self._dropped and stops:
             return executed.since(now_ns), now_ns + lead_ns
-        if self._doubtful and not stops and now_ns <= self._past[-1][0] + lead_ns + _DOUBT_NS:
+        if now_ns <= self._doubtful_ns and not stops:
             self.late += 1
             return None, now_ns
         if now_ns < executed.start_ns:
@@ -137,21 +138,27 @@ class HandOver:
         until the controller reports again.
 
         here: measured joints and their stamp, None if unknown. A position that is further from them than the
-        usual distance, and than they may have moved since, is not believed.
+        usual distance, and than they may have moved since, is not believed; while they are old, only a stop
+        is sent.
         """
-        executed, self._doubtful = self._executed, False
+        executed, self._doubtful_ns = self._executed, 0
         if executed is None or position is None or not self._inside(position):
             return
-        if here is not None:
-            speed, measured = self._limits.velocity, here[0]
-            near = usual(speed) + speed * max(t_ns - here[1], 0) * 1e-9
-            if (np.abs(position - measured) > near).any():
-                return
         position_sent, velocity = executed.sample(t_ns)
         if not velocity.any() and (np.abs(position - position_sent) <= _ROUNDING).all():
             return  # as sent
-        if t_ns < self._past[-1][0] + round(lead_s * 1e9):
-            self._doubtful = True
+        if here is not None:
+            speed, measured, age_ns = self._limits.velocity, here[0], max(t_ns - here[1], 0)
+            if age_ns > _DOUBT_NS:
+                self._doubtful_ns = t_ns + _DOUBT_NS
+            if (
+                age_ns > _DOUBT_NS
+                or (np.abs(position - measured) > usual(speed) + speed * age_ns * 1e-9).any()
+            ):
+                return
+        arrived_ns = self._past[-1][0] + round(lead_s * 1e9)
+        if t_ns < arrived_ns:
+            self._doubtful_ns = arrived_ns + _DOUBT_NS
             return
         standstill = Trajectory(
             executed.joints, np.array([t_ns]), position[None], np.zeros((1, len(position)))
@@ -246,6 +253,8 @@ class HandOver:
             distance = _away(leading.positions[-1], decided)
             approach_ns = max(approach_ns, round(rest_to_rest_s(distance, self._limits) * 1e9) + 2 * lead_ns)
             if now_ns < leading.end_ns:
+                # At rest before the message may have come, it must not begin the approach before that either.
+                leading = leading.until(now_ns + 2 * lead_ns)
                 return leading.then(_begins(decided, leading.end_ns + approach_ns)), now_ns + lead_ns
         return _begins(decided, from_ns + approach_ns), from_ns + lead_ns
 

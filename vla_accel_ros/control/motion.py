@@ -230,7 +230,8 @@ class Motion:
         self.robot.active = True
 
     def deactivate(self) -> Iterator[float]:
-        """Come to rest, and leave the controllers alone. Yields the seconds to wait before it goes on."""
+        """Come to rest, and leave the controllers alone. Yields the seconds to wait before it goes on;
+        meanwhile `jump` is still called."""
         self.robot.active = False
         self.homing.cancel("the trajectory node was deactivated")
         now_ns = self._clock.now_ns()
@@ -238,6 +239,7 @@ class Motion:
             self._taking_over.end_retreat(now_ns)
         self._outputs.send(self.robot.follower.stop(now_ns), now_ns)
         self._tell("released", ("the trajectory node is not active",))
+        yield 0.0  # the clock may have been set before the stop left
         yield from self._outputs.close()
         self.advance()
 

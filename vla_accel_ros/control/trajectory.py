@@ -180,6 +180,13 @@ class Trajectory:
             np.concatenate([velocity[None], self.speeds[segment:]]),
         )
 
+    def until(self, t_ns: int) -> Trajectory:
+        """A motion that ends at rest, with its end held until a time if it ends before."""
+        if t_ns <= self.end_ns:
+            return self
+        standstill = np.zeros_like(self.positions[-1:])
+        return self.then(trusted(self.joints, np.array([t_ns]), self.positions[-1:].copy(), standstill))
+
     def later(self, by_ns: int) -> Trajectory:
         """The same motion, by_ns later."""
         return trusted(self.joints, self.times_ns + by_ns, self.positions, self.velocities)

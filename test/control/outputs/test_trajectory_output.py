@@ -91,19 +91,27 @@ def arm() -> Arm:
 
 
 @pytest.mark.parametrize(
-    "said", ["that it holds", "that it moves", "that it does what it was sent", "that it held long ago"]
+    "said",
+    [
+        "that it holds",
+        "that it holds, and does what it was sent",
+        "that it moves",
+        "that it does what it was just sent",
+        "that it held long ago",
+    ],
 )
 def test_a_controller_that_was_activated_anew_is_led_from_where_it_says_that_it_holds(arm, said):
     path = arm.begin()
-    arm.now += 200 * MS
-    activated_ns = path.start_ns if "was sent" in said else arm.now - 30 * MS
+    arm.now += (20 if "just" in said else 200) * MS
+    activated_ns = path.start_ns + 2 * MS if "sent" in said else arm.now - 30 * MS
     stamp_ns = arm.now - (150 if "long ago" in said else 10) * MS
     arm.report(activated_ns, stamp_ns, ANEW, rests="moves" not in said)
     arm.send(path.since(arm.now))
     got = arm.got
     begins, decided = got.sample(arm.now)[0], path.sample(arm.now)[0]
-    assert (np.abs(begins - decided) > 0.2).any() == (said == "that it holds")
-    np.testing.assert_allclose(begins, ANEW if said == "that it holds" else decided)
+    holds = said.startswith("that it holds")
+    assert (np.abs(begins - decided) > 0.2).any() == holds
+    np.testing.assert_allclose(begins, ANEW if holds else decided)
     assert (got.positions[-1] > ANEW + 0.4).all()
 
 

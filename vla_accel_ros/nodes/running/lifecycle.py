@@ -47,6 +47,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
         self.active, self._clean = False, True
+        self._clock_watch: ClockWatch | None = None  # from activation until it has been deactivated
         # Set by the process; free_memory is called after cleanup, and before configure, of which one may have
         # failed before.
         self.on_configured: Callable[[], object] = _nothing
@@ -160,7 +161,8 @@ class ManagedNode(BriefLogs, LifecycleNode):
 
     def clock_was_set(self) -> bool:
         """Whether ROS time was set during the present callback; `clock_jumped` comes after it."""
-        return self.active and not self.get_clock().ros_time_is_active and self._clock_watch.was_set()
+        watch = None if self.get_clock().ros_time_is_active else self._clock_watch
+        return watch is not None and watch.was_set()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(
@@ -214,30 +216,31 @@ class ManagedNode(BriefLogs, LifecycleNode):
         self.release()
 
     def _heard(self, callback: Callable, *messages: object) -> object:
-        self._look_at_clock()
+        self.look_at_clock()
         return callback(*messages)
 
     async def _awaited(self, callback: Callable, *messages: object) -> object:
-        self._look_at_clock()
+        self.look_at_clock()
         return await callback(*messages)
 
     def _if_active(self, callback: Callable[[], None]) -> None:
         if self.active:
             self._heard(callback)
 
-    def _look_at_clock(self) -> None:
+    def look_at_clock(self) -> None:
         """Notice whether ROS time was set, before anything is decided by it."""
-        jump_ns = self._clock_watch.jump_ns() if self.active else 0
+        jump_ns = 0 if self._clock_watch is None else self._clock_watch.jump_ns()
         if jump_ns and not self.get_clock().ros_time_is_active:
             self._jumped(jump_ns)
 
     def _rest(self, state: LifecycleState) -> None:
         try:
-            self._look_at_clock()
+            self.look_at_clock()
             if self.active:
                 self.active = False
                 self.deactivate()
         finally:
+            self._clock_watch = None
             super().on_deactivate(state)
 
     def _attempt(self, what: str, *steps: Callable[[], object]) -> TransitionCallbackReturn:

@@ -211,6 +211,7 @@ class TrajectoryNode(ManagedNode):
         for pause_s in self._motion.deactivate():
             self._drain()
             time.sleep(pause_s)
+            self.look_at_clock()
         self._drain()
 
     def release(self) -> None:
