@@ -175,3 +175,15 @@ def test_a_stream_that_is_behind_its_path_has_come_to_rest_when_its_node_is_deac
     velocity = np.diff([*heard, heard[-1]], axis=0) * ARM.rate_hz
     assert np.abs(velocity).max() > 0.1
     assert np.abs(np.diff(velocity, axis=0)).max() * 100 <= acceleration * 1.01
+
+
+def test_of_readings_between_which_the_process_was_preempted_each_time_the_closest_counts() -> None:
+    """The clocks pass as one; every reading of ROS time takes longer, but for the third."""
+    now, took_ms = [0], iter([9, 8, 1, 8, 9])
+
+    def read() -> int:
+        now[0] += next(took_ms) * MS
+        return 500 * MS + now[0]
+
+    clock = SimpleNamespace(now_ns=read, monotonic_ns=lambda: STEADY_NS + now[0], simulated=False)
+    assert steady_ns(clock, 500 * MS) == STEADY_NS

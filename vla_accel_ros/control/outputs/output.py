@@ -20,7 +20,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 # ruff: noqa: B027
 
 _PREEMPTED_NS = 1_000_000_000
-# A process may be preempted between the readings of two clocks, too: these readings count as one.
+# A process may be preempted between the readings of two clocks, too: of some readings the closest counts.
 _READINGS, _APART_NS = 5, 50_000
 
 
@@ -177,14 +177,13 @@ def steady_ns(clock: Clock, now_ns: int) -> int | None:
     the motion then follows. If the process was preempted since, no step is longer than its stamps say."""
     if clock.simulated:
         return None
-    for _ in range(_READINGS):
-        before_ns, passed_ns, steady_now_ns = (
-            clock.monotonic_ns(),
-            clock.now_ns() - now_ns,
-            clock.monotonic_ns(),
-        )
-        if steady_now_ns - before_ns < _APART_NS:
-            break
+    readings = list[
+        tuple[int, int, int]
+    ]()  # time between the two of the steady clock, it, and ROS time passed
+    while len(readings) < _READINGS and min(readings, default=(_APART_NS,))[0] >= _APART_NS:
+        before_ns, passed_ns, after_ns = clock.monotonic_ns(), clock.now_ns() - now_ns, clock.monotonic_ns()
+        readings.append((after_ns - before_ns, after_ns, passed_ns))
+    _, steady_now_ns, passed_ns = min(readings)
     return steady_now_ns - (passed_ns if 0 <= passed_ns < _PREEMPTED_NS else 0)
 
 
