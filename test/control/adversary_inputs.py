@@ -106,7 +106,8 @@ class Given(Judged):
             self.holding = (from_ns + slack_ns, 0)
 
     def _end_stream(self) -> None:
-        """The last command is all that there is."""
+        """The last command is all that there is; what comes next begins where the joints are."""
+        self.restarted = True
         if self.ticks:
             last = self.ticks[-1][1] if self.robot.kind == "forward_command" else np.zeros(self._rates)
             self.ticks.append((self.t_ns + round(self.robot.period_s * S), last))

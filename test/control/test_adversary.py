@@ -10,9 +10,10 @@ from collections import Counter
 import numpy as np
 import pytest
 from adversary import Result, play, results
-from adversary_faults import FAULTS
+from adversary_faults import FAULTS, Episode
 from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_many import MORE, EpisodeOfMany
+from adversary_orders import ORDERS
 from adversary_scene import KINDS, MODES
 from adversary_ways import WAYS
 from motion import LIMITS
@@ -26,7 +27,7 @@ from vla_accel_ros.sim.executed import (
     judge_velocities,
 )
 
-EVENTS, FURTHER = 45_000, 8_000
+EVENTS, FURTHER = 48_000, 8_000
 """As many as it takes until every fault has come and every kind has moved; and where that is not asked."""
 S = 1_000_000_000
 
@@ -76,15 +77,29 @@ def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
     "seed",
     [
         101318,  # a controller that was off from the node's first message on
+        4000989,  # a stop that is held up after the clock was set
+        4002794,  # a long approach of a controller with another clock, near the end of its range
     ],
 )
 def test_what_broke_a_limit_once_does_so_no_more(seed):
-    assert play(seed).broken == ()
+    assert play(seed, tuple(name for name in FAULTS if name not in ORDERS)).broken == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "episode_of"),
+    [
+        (6001610, Episode),  # a join while the controller brakes, and is at rest before the message comes
+        (6002591, Episode),  # a controller that is activated at nearly the time of what it was sent while off
+        (7001783, EpisodeOfMany),  # a controller that lies while the node has old joints
+    ],
+)
+def test_what_broke_a_limit_since_there_are_orders_does_so_no_more(seed, episode_of):
+    assert play(seed, episode_of=episode_of).broken == ()
 
 
 def before(faults) -> tuple[str, ...]:
     """The faults that there were when these seeds broke a limit."""
-    return tuple(name for name in faults if name not in WAYS)
+    return tuple(name for name in faults if name not in WAYS | ORDERS)
 
 
 def test_contacts_and_several_controllers_and_what_names_no_joint_or_step_break_no_limit_either():

@@ -120,6 +120,9 @@ def test_controllers_of_others_are_not_taken_from_them_in_motion() -> None:
     node.run(0.5, speed=0.1)
     reclaimed, why = node.answer("reclaim", speed=0.1)
     assert not reclaimed and MOVING in why and len(node.manager.asked) == 1
+    assert not any(node.motion.deactivate())  # nobody watches them then
+    assert not node.answer("reclaim", speed=0.1)[0] and len(node.manager.asked) == 1
+    node.motion.activate()
     assert node.answer("reclaim")[0] and len(node.manager.asked) == 2
 
 

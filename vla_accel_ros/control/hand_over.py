@@ -138,8 +138,8 @@ class HandOver:
         until the controller reports again.
 
         here: measured joints and their stamp, None if unknown. A position that is further from them than the
-        usual distance, and than they may have moved since, is not believed; while they are old, only a stop
-        is sent.
+        usual distance, and than they may have moved since, is not believed; from old ones they may have moved
+        anywhere, and only a stop is sent until they are new.
         """
         executed, self._doubtful_ns = self._executed, 0
         if executed is None or position is None or not self._inside(position):
@@ -149,12 +149,9 @@ class HandOver:
             return  # as sent
         if here is not None:
             speed, measured, age_ns = self._limits.velocity, here[0], max(t_ns - here[1], 0)
-            if age_ns > _DOUBT_NS:
-                self._doubtful_ns = t_ns + _DOUBT_NS
-            if (
-                age_ns > _DOUBT_NS
-                or (np.abs(position - measured) > usual(speed) + speed * age_ns * 1e-9).any()
-            ):
+            near = usual(speed) + speed * min(age_ns, _DOUBT_NS) * 1e-9
+            if (np.abs(position - measured) > near).any():
+                self._doubtful_ns = t_ns + _DOUBT_NS if age_ns > _DOUBT_NS else 0
                 return
         arrived_ns = self._past[-1][0] + round(lead_s * 1e9)
         if t_ns < arrived_ns:

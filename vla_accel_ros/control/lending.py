@@ -89,7 +89,9 @@ class Lending:
         switched = holds.switched
         if switched:
             robot.settle()
-            if (yield from until_at_rest(robot)) and (moving := robot.moving):
+            if not (yield from until_at_rest(robot)):
+                return False, f"{INACTIVE}; still released"
+            if moving := robot.moving:
                 return False, f"{moving}: let them come to rest first; still released"
         if switched:
             try:
