@@ -51,7 +51,6 @@ MOST_LINES = 350
 LONGER = {
     "control/command_stream.py",
     "control/following/follower.py",
-    "control/motion.py",
     "engine/config.py",
     "engine/runner/frames.py",
     "engine/runner/runner.py",

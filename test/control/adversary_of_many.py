@@ -198,10 +198,10 @@ class EpisodeOfMany(Episode):
         samples = [(self.now_ns(), sample)] if due else []
 
         def feel() -> None:
-            reflexes = self.node.motion.reflexes
-            assert reflexes is not None
+            force = self.node.motion.force
+            assert force is not None
             if self.node.active:
-                reflexes.tick(reflexes.feel([samples], [""]))
+                force.reflexes.tick(force.reflexes.feel([samples], [""]))
 
         self._input("force", feel)
 

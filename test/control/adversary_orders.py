@@ -142,7 +142,9 @@ class Orders(Ways):
 
     def tare(self, name: str) -> None:
         """~/tare; what it answers is its own affair."""
-        self._input("tare", lambda: self.node.motion.tare())
+        force = self.node.motion.force
+        if force is not None:
+            self._input("tare", force.tare)
 
 
 ORDERS: dict[str, Callable[[Any, str], None]] = {

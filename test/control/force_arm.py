@@ -78,10 +78,10 @@ class Stepped(ABC):
 
     def feel(self, sample: Sample) -> None:
         """A turn of the sensors' thread."""
-        reflexes = self.node.motion.reflexes
-        assert reflexes is not None
+        force = self.node.motion.force
+        assert force is not None
         samples = [] if sample is None else [(sample[1], sample[0])]
-        reflexes.tick(reflexes.feel([samples], [""]))
+        force.reflexes.tick(force.reflexes.feel([samples], [""]))
 
     @abstractmethod
     def step(self) -> None:

@@ -139,8 +139,8 @@ def test_motion_stops_while_its_force_sensors_cannot_be_judged():
     sensor = ForceSensor("wrench", (quantity,), rate_hz=FORCE_HZ, max_age_s=0.03, slot="wrist")
     now = [S]
     node = make(now, force=Force((sensor,), RETREAT))
-    assert node.motion.reflexes is not None
-    node.motion.reflexes.failed = "the thread failed"
+    assert node.motion.force is not None
+    node.motion.force.reflexes.failed = "the thread failed"
     for _ in range(2):
         node.watch()
         assert "the thread failed" in node.holds

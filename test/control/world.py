@@ -336,7 +336,7 @@ class Process:
     def order(self, name: str, call: str = "") -> None:
         """Call a service, such as ~/hold; it is answered in time. call: what to name this call."""
         self._look_at_clock()
-        self._orders[call or name] = self.motion.order(name)
+        self._orders[call or name] = self.motion.operator.order(name)
         self.collect()
 
     def _look_at_clock(self) -> None:

@@ -193,13 +193,13 @@ class HandOver:
         there.
         """
         executed, stopped, elsewhere = self._executed, self._stopped, self._elsewhere
-        late = now_ns > decided_ns + round(lead_s * 1e9)
+        overdue = now_ns > decided_ns + round(lead_s * 1e9)
         moves = executed is not None and (braking is not None or was_ns < executed.end_ns)
         if moves and braking is None and not self._moved and elsewhere is None:
             return None  # a move: what has decided it stops it next
-        anew = moves and (self._moved or late)
+        anew = moves and (self._moved or overdue)
         stop = None if stopped else braking
-        if stop is not None and late:
+        if stop is not None and overdue:
             stop = stop.later(now_ns - decided_ns)
         stopping = executed if anew else stop
         if elsewhere is not None and stopping is not None:

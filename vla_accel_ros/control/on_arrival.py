@@ -71,9 +71,9 @@ def approached(
         if all(_keeps(whole, *extremes(*state, *goal, takes_s)) for state in states):
             return ahead(path, now_ns + round(takes_s * 1e9))
         takes_s *= _LATER
-    rest = brake_on_arrival(path.joints, executed, now_ns, now_ns, lead_s, whole)
-    away_s = rest_to_rest_s(np.abs(path.positions[-1] - rest.positions[-1]), limits)
-    return rest.then(ahead(path, max(path.end_ns, rest.end_ns + round(away_s * 1e9))))
+    stop = brake_on_arrival(path.joints, executed, now_ns, now_ns, lead_s, whole)
+    away_s = rest_to_rest_s(np.abs(path.positions[-1] - stop.positions[-1]), limits)
+    return stop.then(ahead(path, max(path.end_ns, stop.end_ns + round(away_s * 1e9))))
 
 
 def _keeps(

@@ -21,6 +21,8 @@ from typing import Protocol
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.outputs.output import Clock
 
+CHUNKS = "action_chunk"
+
 Gid = tuple[int, ...]
 Graph = Mapping[str, Sequence[tuple[Gid, str]]]
 """The publishers of each topic: id, and full name of the node, empty while that is unknown."""

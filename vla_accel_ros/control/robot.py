@@ -24,6 +24,8 @@ from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.trajectory import Trajectory
 
 SETTLE_S = 2.0
+AGAIN_NS = 10_000_000_000
+"""A line about what comes again and again is logged once in this time."""
 
 
 class Robot:
@@ -50,6 +52,7 @@ class Robot:
         self.contract, self.options, self.outputs = contract, options, outputs
         self.holds, self.clock, self._history, self._twist = holds, clock, history, twist
         self.active, self.beginning, self.log = False, 0, list[tuple[str, str]]()
+        self._logged_ns = dict[str, int]()
         self.limits = JointLimits.of(contract.joints)
         self.columns = [contract.joint_names.index(joint.name) for joint in contract.action_joints]
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
@@ -107,6 +110,17 @@ class Robot:
     def warn(self, sentence: str) -> None:
         """Have this logged."""
         self.log.append(("warning", sentence))
+
+    def refuse(self, kind: str, refusal: ValueError) -> None:
+        """Have it logged that a message of this kind is refused."""
+        self.warn_sometimes(kind, f"{kind} refused: {refusal}", "error")
+
+    def warn_sometimes(self, kind: str, sentence: str, level: str = "warning") -> None:
+        """Have this logged, unless something of its kind was within AGAIN_NS."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns >= self._logged_ns.get(kind, -AGAIN_NS) + AGAIN_NS:
+            self._logged_ns[kind] = now_ns
+            self.log.append((level, sentence))
 
     def compare(self) -> str:
         """Compare the newest joints with what is commanded. Returns the sentence of a fault that they show,

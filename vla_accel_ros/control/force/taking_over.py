@@ -8,39 +8,33 @@ again, or the arm retreated as far as it may and is still in contact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
-from vla_accel_ros.control.following.follower import ChunkFollower
-from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.following.watchdog import HOMING, MotionState
 from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
+from vla_accel_ros.control.force.reflexes import Reflexes
 from vla_accel_ros.control.force.sensor import Level
-from vla_accel_ros.control.holds import Holds
+from vla_accel_ros.control.homing import INACTIVE, Homing
+from vla_accel_ros.control.robot import Robot
 
 _WITHIN_NS = 10_000_000_000
 AGAIN = "; ~/resume goes on"
+NO_BIAS = "no sensor of the contract has a bias to tare"
 
 
 class TakingOver:
-    """Takes over the reactions of a guard. lock: the guard's lock. react: sends a reaction; it is called
-    under the lock. Use it from one thread; time is given."""
+    """Takes over the reactions of a robot with force sensors. Use it from one thread."""
 
-    def __init__(
-        self,
-        guard: ForceGuard,
-        holds: Holds,
-        lock: AbstractContextManager[object],
-        react: Callable[[Reaction], object],
-    ) -> None:
-        self.guard, self._holds, self._lock, self._react = guard, holds, lock, react
+    def __init__(self, robot: Robot, guard: ForceGuard, homing: Homing) -> None:
+        self._robot, self._homing, self.guard = robot, homing, guard
+        self._holds, self._clock, self._lock = robot.holds, robot.clock, robot.outputs.lock
+        self.reflexes = Reflexes(robot, guard)
         self._blind = self._yielded = self._collision = ""
         self._free_since_ns: int | None = None
         self._rested_ns: int | None = None
         self._yields_ns: deque[int] = deque()
 
-    def begin(self, follower: ChunkFollower) -> None:
-        """Motion starts anew with this follower."""
-        self._follower = follower
+    def begin(self) -> None:
+        """Motion starts anew."""
         with self._lock:
             self.guard.forget()
         self._clear()
@@ -50,13 +44,38 @@ class TakingOver:
         with self._lock:
             reactions = self.guard.reactions()
         for reaction in reactions:
-            self._follower.yields(reaction.path, now_ns, reaction.commit_ns)
+            self._robot.follower.yields(reaction.path, now_ns, reaction.commit_ns)
             self._tell(reaction, now_ns)
 
-    def watch(self, now_ns: int) -> str:
-        """Hold and release the robot according to the sensors; call it after the follower's step. Returns a
-        sentence if a discrete move has to end because of them, else empty."""
-        guard, state = self.guard, self._follower.safety.state
+    def watch(self) -> None:
+        """Hold and release the robot according to the sensors, and end a move because of them; call it after
+        the follower's step."""
+        if self.reflexes.failed:
+            self._end_move(self.reflexes.failed)
+        reason = self._watched(self._clock.now_ns())
+        if reason and HOMING in self._holds.holds:
+            self._end_move(reason)
+
+    def _end_move(self, reason: str) -> None:
+        if reason not in self._holds.holds:
+            self._holds.fault(reason)
+            self._homing.cancel(reason)
+
+    def tare(self) -> tuple[bool, str]:
+        """Measure the bias of the sensors again, while the arm stands still."""
+        if not any(watch.sensor.tared for watch in self.guard.watches):
+            return False, NO_BIAS
+        if not self._robot.active:
+            return False, INACTIVE
+        if self._robot.follower.safety.state is not MotionState.HOLDING:
+            return False, "the arm moves: call ~/hold first; the bias is measured at rest"
+        with self._lock:
+            self.guard.begin_tare()
+        return True, "taring; motion continues when there is a bias (see /diagnostics)"
+
+    def _watched(self, now_ns: int) -> str:
+        """Returns a sentence if a move has to end, else empty."""
+        guard, state = self.guard, self._robot.follower.safety.state
         with self._lock:
             problem, failure = guard.problem(now_ns), guard.wrong
             level, contact = guard.contact
@@ -81,9 +100,9 @@ class TakingOver:
     def end_retreat(self, now_ns: int) -> None:
         """End a retreat because of something else, which takes effect at once."""
         with self._lock:
-            reaction = self.guard.end_retreat(now_ns, round(self._follower.buffer.kept_s * 1e9))
+            reaction = self.guard.end_retreat(now_ns, self._robot.kept_ns)
             if reaction is not None:
-                self._react(reaction)
+                self._robot.outputs.react(reaction)
         self.adopt(now_ns)
 
     def forgive(self) -> None:
@@ -127,7 +146,7 @@ class TakingOver:
             self.end_retreat(now_ns)
         if level is not Level.FREE or self._free_since_ns is None:
             self._free_since_ns = now_ns if level is Level.FREE else None
-        if self._follower.safety.state is not MotionState.HOLDING:
+        if self._robot.follower.safety.state is not MotionState.HOLDING:
             return
         rest_ns = self.guard.force.retreat.rest_s * 1e9
         self._rested_ns = now_ns if self._rested_ns is None else self._rested_ns

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 
 # Methods that most controllers do not need do nothing, on purpose.
@@ -78,6 +79,39 @@ class StreamChannel(Protocol):
 
     def close(self) -> None:
         """Return when everything sent has arrived."""
+        ...
+
+
+class TrajectoryChannel(Protocol):
+    """The topic of a joint_trajectory_controller, and what comes back from it."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether the controller's state is listened to."""
+        ...
+
+    def write(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
+        """Prepare the message: it begins at start_ns, or when it arrives if it is not stamped."""
+        ...
+
+    def publish(self) -> None:
+        """Publish the message that was written last."""
+        ...
+
+    def is_heard(self) -> bool:
+        """Whether anybody subscribes to the topic."""
+        ...
+
+    def is_acknowledged(self) -> bool:
+        """Whether everything sent has been acknowledged by now."""
+        ...
+
+    def newest(self) -> ReportedState | None:
+        """The newest state that the controller reports; None if there is no new one."""
+        ...
+
+    def close(self) -> None:
+        """Return when everything sent has arrived: it may be destroyed next, and with it a stop."""
         ...
 
 

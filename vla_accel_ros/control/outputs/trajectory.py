@@ -12,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from copy import copy
-from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +19,14 @@ from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.on_arrival import approached
-from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name, steady_ns
+from vla_accel_ros.control.outputs.output import (
+    Clock,
+    Controller,
+    Output,
+    TrajectoryChannel,
+    by_name,
+    steady_ns,
+)
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 
@@ -39,39 +45,6 @@ _REPORTS = 64
 _MOVING_NS = range(0, 50_000_001, 10_000_000)
 _TROUBLE_S = 10.0
 """How long it is reported that a trajectory has left late."""
-
-
-class TrajectoryChannel(Protocol):
-    """The topic of a joint_trajectory_controller, and what comes back from it."""
-
-    @property
-    def reports(self) -> bool:
-        """Whether the controller's state is listened to."""
-        ...
-
-    def write(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
-        """Prepare the message: it begins at start_ns, or when it arrives if it is not stamped."""
-        ...
-
-    def publish(self) -> None:
-        """Publish the message that was written last."""
-        ...
-
-    def is_heard(self) -> bool:
-        """Whether anybody subscribes to the topic."""
-        ...
-
-    def is_acknowledged(self) -> bool:
-        """Whether everything sent has been acknowledged by now."""
-        ...
-
-    def newest(self) -> ReportedState | None:
-        """The newest state that the controller reports; None if there is no new one."""
-        ...
-
-    def close(self) -> None:
-        """Return when everything sent has arrived: it may be destroyed next, and with it a stop."""
-        ...
 
 
 class TrajectoryOutput(Output):
@@ -197,9 +170,9 @@ class TrajectoryOutput(Output):
             return None if self._executes is None else self._executes.later(-self._steady_by_ns())
         share = None if braking is None else braking.select(self.controller.joints)
         self._pass_on_report(was_ns, now_ns)
-        before = self._hand_over
+        hand_over = self._hand_over
         for _ in range(_TRIES):
-            self._hand_over, passed_ns = copy(before), self._present_ns(by_ns) - now_ns
+            self._hand_over, passed_ns = copy(hand_over), self._present_ns(by_ns) - now_ns
             times_ns = now_ns, was_ns + passed_ns, now_ns + passed_ns
             stop = self._hand_over.stop(share, *times_ns, lead_s)
             if stop is None:

@@ -14,8 +14,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import Wanted, fitting, outputs, states
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.following.watchdog import CLOCK_STANDS
-from vla_accel_ros.control.motion import CHUNKS
-from vla_accel_ros.control.publishers import Graph
+from vla_accel_ros.control.publishers import CHUNKS, Graph
 from vla_accel_ros.nodes.graph import UNNAMED, GraphCheck, endpoints, look, name_of, publishers
 from vla_accel_ros.nodes.running.host import Host
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode

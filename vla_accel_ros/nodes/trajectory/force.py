@@ -39,11 +39,13 @@ class ForceLoop:
         self._node, self._motion = node, motion
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        if motion.reflexes is None:
+        if motion.force is None:
             return
         self._sources = [open_source(node, sensor) for sensor in sensors]
         self._period_s = 1.0 / min(max(2.0 * max(sensor.rate_hz for sensor in sensors), 1000.0), 2000.0)
-        self._thread = threading.Thread(target=self._run, args=(motion.reflexes,), name="force", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(motion.force.reflexes,), name="force", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -57,10 +59,9 @@ class ForceLoop:
 
     def statuses(self) -> list[DiagnosticStatus]:
         """A line of diagnostics for each sensor."""
-        reflexes = self._motion.reflexes
-        if reflexes is None:
+        if self._motion.force is None:
             return []
-        now_ns, guard = self._node.now_ns(), reflexes.guard
+        reflexes, guard, now_ns = self._motion.force.reflexes, self._motion.force.guard, self._node.now_ns()
         with self._motion.robot.outputs.lock:
             watches = [(w.sensor, w.wrong, w.late(now_ns) or w.untared, list(w.values), w.level, w.sentence,
                         list(w.bias), w.stamp_ns, w.count) for w in guard.watches]  # fmt: skip

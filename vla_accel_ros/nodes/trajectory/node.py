@@ -36,11 +36,11 @@ from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import Change, MotionState
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.motion import CHUNKS, Motion
+from vla_accel_ros.control.motion import Motion
 from vla_accel_ros.control.orders import Order
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
-from vla_accel_ros.control.publishers import LOOKS_HZ
+from vla_accel_ros.control.publishers import CHUNKS, LOOKS_HZ
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.nodes import qos
@@ -190,7 +190,7 @@ class TrajectoryNode(ManagedNode):
         streams = motion.robot.outputs.streams
         fastest = max(streams, key=lambda output: output.controller.rate_hz, default=None)
         poll_hz = TRAJECTORIES_HZ if fastest is None else fastest.controller.rate_hz
-        if motion.reflexes is not None or fastest is None:
+        if motion.force is not None or fastest is None:
             self.every(1.0 / poll_hz, self._poll)
             return
         for output in streams:
@@ -262,7 +262,7 @@ class TrajectoryNode(ManagedNode):
             try:
                 report = convert.inputs_from_message(message)
             except ValueError as refusal:
-                self._motion.refuse("inputs", refusal)
+                self._motion.robot.refuse("inputs", refusal)
             else:
                 self._motion.hear(report.stamps_ns, report.problems, report.waiting_for, report.slow)
             self._drain()
@@ -297,9 +297,9 @@ class TrajectoryNode(ManagedNode):
         """Publish and log what the motion has to say, and answer."""
         motion = self._motion
         assert motion is not None
-        reports, motion.reports = motion.reports, []
-        for report in reports:
+        for report in motion.reports:
             self._publisher.publish(motion_message(report, value(self, "mode"), self.now_ns()))
+        motion.reports.clear()
         log, lines = self.get_logger(), list(motion.robot.log)
         motion.robot.log.clear()
         for level, line in lines:
@@ -335,7 +335,7 @@ class TrajectoryNode(ManagedNode):
 
         async def answer(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
             assert self._motion is not None
-            order = self._motion.order(name)
+            order = self._motion.operator.order(name)
             await self._answered(order)
             assert order.answer is not None
             return _filled(response, *order.answer)
@@ -371,12 +371,12 @@ class TrajectoryNode(ManagedNode):
             self.executor.wake()
 
     def _on_tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        assert self._motion is not None
-        return _filled(response, *self._motion.tare())
+        assert self._motion is not None and self._motion.force is not None
+        return _filled(response, *self._motion.force.tare())
 
     def _close_motion(self, motion: Motion, actions: Sequence[JointMove]) -> None:
         motion.homing.cancel("the trajectory node was cleaned up")
-        motion.advance()
+        motion.operator.advance()
         for action in actions:
             action.close()
 

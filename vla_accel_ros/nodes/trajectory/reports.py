@@ -10,8 +10,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.control.chunking.source import ChunkSource
 from vla_accel_ros.control.following.watchdog import MotionState
-from vla_accel_ros.control.motion import Report
 from vla_accel_ros.control.outputs.outputs import Outputs
+from vla_accel_ros.control.report import Report
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
