@@ -72,7 +72,7 @@ class Delivered(Given):
         """The process is not scheduled between a decision and its message: the call of the node's that sends
         goes on later, and meanwhile everything else happens, and inputs wait. Nothing else is decided before
         that message has left: one thread decides and sends."""
-        self.late, self.written_ns = False, self.t_ns
+        self.late, self.written_ns = self.active("stall"), self.t_ns  # another message of the same call was
         if not self.active("held up") or self.active("stall"):
             return
         self._lasts("stall", 0.0, 0.4)

@@ -209,6 +209,7 @@ class EpisodeOfMany(Episode):
         if not self.active("odd joints"):
             super().node_joints(position, stamp_ns, follows)
             return
+        self._told_wrong_ns = self.t_ns
         names, rng = list(self.robot.joints), self._apart
         how = rng.choice(("other order", "some", "strangers", "none", "too few", "again", "before"))
         values = position.tolist()

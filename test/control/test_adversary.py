@@ -34,7 +34,7 @@ S = 1_000_000_000
 
 @pytest.fixture(scope="module")
 def played() -> list[Result]:
-    return list(results(EVENTS, first=52))
+    return list(results(EVENTS, first=600))
 
 
 def test_nothing_that_happens_breaks_a_limit(played):
@@ -91,6 +91,8 @@ def test_what_broke_a_limit_once_does_so_no_more(seed):
         (6001610, Episode),  # a join while the controller brakes, and is at rest before the message comes
         (6002591, Episode),  # a controller that is activated at nearly the time of what it was sent while off
         (7001783, EpisodeOfMany),  # a controller that lies while the node has old joints
+        (26000861, Episode),  # the clock is set while a stream comes to rest for a deactivation
+        (30000396, EpisodeOfExtremes),  # slow joints of a wide range that a dead process still moves
     ],
 )
 def test_what_broke_a_limit_since_there_are_orders_does_so_no_more(seed, episode_of):

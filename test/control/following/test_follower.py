@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from follower_robot import HOME, MS, Robot, S
 
-from vla_accel_ros.control.following.joining import JOINING, MOVING, WAITING
-from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
+from vla_accel_ros.control.following.joining import JOINING, MOVING, WAITING, Joining
+from vla_accel_ros.control.following.watchdog import MotionState, Safety, Watchdog
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.types import Chunk
 
 
@@ -33,6 +37,16 @@ def test_without_chunks_it_stops_once_smoothly_within_the_age_limit_and_then_say
     v = np.diff(stop.sample(np.arange(stop.start_ns, stop.end_ns, MS))[0], axis=0) * 1000
     assert np.abs(np.diff(v, axis=0)).max() * 1000 <= 20.0 * 1.01
     assert stop.velocities is not None and not stop.velocities[-1].any()
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_slow_joint_that_moves_does_not_stand_still_however_wide_its_range_is(moves):
+    limits = JointLimits(*np.array([[-9.0], [9.0], [0.4], [2.0]]))
+    joining = Joining(TrajectoryBuffer(("a",), limits), Safety(Watchdog({})), Counter())
+    for now_ns in range(S, 2 * S, 10 * MS):
+        joining.stamp_ns = now_ns
+        joining.came(np.array([0.3 * moves * now_ns / S]), now_ns, now_ns)
+    assert joining.at_rest != moves
 
 
 def test_it_goes_on_from_what_was_commanded_when_chunks_come_back():

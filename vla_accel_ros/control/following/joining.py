@@ -36,6 +36,8 @@ JOINING = "going to where the joints are"
 WAITING = "waiting for the controllers to report their setpoints"
 _MOVED_OF_RANGE = 0.05
 _STILL_OF_RANGE = 0.01
+# A joint stands still if it is also slower than this share of its greatest speed, or moves by less [rad, m].
+_STILL_OF_SPEED, _STILL = 0.1, 0.002
 _TURN = 2.0 * math.pi
 _LEFT_NS = 50_000_000
 _STAND_NS = 200_000_000
@@ -57,6 +59,8 @@ class Joining:
     def __init__(self, buffer: TrajectoryBuffer, safety: Safety, counts: Counter[str]) -> None:
         self._buffer, self._safety, self._counts = buffer, safety, counts
         self._range = buffer.limits.span
+        slow = np.maximum(_STILL_OF_SPEED * buffer.limits.velocity * _STAND_NS * 1e-9, _STILL)
+        self._still = np.minimum(_STILL_OF_RANGE * self._range, slow)
         self.usual, self.waits = usual(buffer.limits.velocity), False
         self.forget()
 
@@ -168,7 +172,7 @@ class Joining:
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
         """Joints were measured, believed or not."""
         self._came_ns = now_ns
-        if self._spot is None or (np.abs(position - self._spot[0]) > _STILL_OF_RANGE * self._range).any():
+        if self._spot is None or (np.abs(position - self._spot[0]) > self._still).any():
             self._spot = (position, stamp_ns, now_ns)
 
     def settle(self, position: np.ndarray, stamp_ns: int) -> None:

@@ -193,11 +193,8 @@ class Outputs:
         now_ns = first_ns = self._clock.now_ns()
         began_ns = self._clock.monotonic_ns()
         period_s = 1.0 / max((output.controller.rate_hz for output in self.streams), default=1.0)
-        passed_ns, brakes = 0, False
-        while passed_ns < _LONGEST_STOP_S * 1e9 and not self._streams_rest(now_ns):
-            passed_ns = self._clock.monotonic_ns() - began_ns
-            # /clock is not received in this loop, and simulated time may stand still
-            now_ns = first_ns + passed_ns if self._clock.simulated else self._clock.now_ns()
+        passed_ns, brakes, rests = 0, False, self._streams_rest(now_ns)
+        while passed_ns < _LONGEST_STOP_S * 1e9 and not rests:
             with self.lock:
                 if passed_ns >= _BEHIND_S * 1e9 and not brakes:
                     brakes = True
@@ -205,7 +202,11 @@ class Outputs:
                         output.stop(None, now_ns)
                 for output in self.streams:
                     output.tick(now_ns)
+            rests = self._streams_rest(now_ns)
             yield period_s
+            passed_ns = self._clock.monotonic_ns() - began_ns
+            # /clock is not received in this loop, and simulated time may stand still
+            now_ns = first_ns + passed_ns if self._clock.simulated else self._clock.now_ns()
         for output in self._outputs:
             with self.lock:
                 output.close()
