@@ -137,7 +137,8 @@ class Orders(Ways):
         self._hear()
 
     def _hear(self) -> None:
-        if self.active("deaf") and self.node.answers.pop("reset", None):
+        if self.active("deaf") and "reset" in self.node.answers:
+            del self.node.answers["reset"]
             self.until["deaf"] = self._told_wrong_ns = self.t_ns - 1
 
     def tare(self, name: str) -> None:

@@ -63,15 +63,21 @@ def approached(
     lower, upper = limits.lower - beyond, limits.upper + beyond
     whole = JointLimits(lower, upper, limits.velocity / SPEED, limits.acceleration / ACCELERATION)
     takes_s, lead_ns = approach_s(limits, lead_s), round(lead_s * 1e9)
-    states = [
-        state for late_ns in (-lead_ns, 0, lead_ns) if (state := executed(now_ns + late_ns)) is not None
-    ]
+    if executed(now_ns) is None:
+        return ahead(path, now_ns + round(takes_s * 1e9))
+    states = [s for late_ns in (-lead_ns, 0, lead_ns) if (s := executed(now_ns + late_ns)) is not None]
     for _ in range(_LATER_TIMES):
         goal = path.sample(now_ns + round(takes_s * 1e9))
         if all(_keeps(whole, *extremes(*state, *goal, takes_s)) for state in states):
             return ahead(path, now_ns + round(takes_s * 1e9))
         takes_s *= _LATER
-    stop = brake_on_arrival(path.joints, executed, now_ns, now_ns, lead_s, whole)
+
+    def reference(t_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        state = executed(t_ns)
+        assert state is not None
+        return state
+
+    stop = brake_on_arrival(path.joints, reference, now_ns, now_ns, lead_s, whole)
     away_s = rest_to_rest_s(np.abs(path.positions[-1] - stop.positions[-1]), limits)
     return stop.then(ahead(path, max(path.end_ns, stop.end_ns + round(away_s * 1e9))))
 
