@@ -90,6 +90,7 @@ def test_what_broke_a_limit_once_does_so_no_more(seed):
     [
         (6001610, Episode),  # a join while the controller brakes, and is at rest before the message comes
         (6002591, Episode),  # a controller that is activated at nearly the time of what it was sent while off
+        (52000038, EpisodeOfMany),  # the same
         (7001783, EpisodeOfMany),  # a controller that lies while the node has old joints
         (26000861, Episode),  # the clock is set while a stream comes to rest for a deactivation
         (30000396, EpisodeOfExtremes),  # slow joints of a wide range that a dead process still moves

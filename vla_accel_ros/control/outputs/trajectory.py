@@ -41,8 +41,9 @@ HEAR_S = 1.0
 """How long to wait for a controller to report its setpoint before the first motion: many report nothing."""
 _NEWS_NS = 100_000_000  # the same while it is commanded
 _REPORTS = 64
-# What moved so long before a report, and since, is not at rest, whatever the error of its stamp.
-_MOVING_NS = range(0, 50_000_001, 10_000_000)
+# What moved so long before a report, and since, is not at rest, whatever the error of its stamp: at most
+# _STAMPED_S.
+_MOVING_NS, _STAMPED_S = range(0, 50_000_001, 10_000_000), 0.02
 _TROUBLE_S = 10.0
 """How long it is reported that a trajectory has left late."""
 
@@ -245,18 +246,22 @@ class TrajectoryOutput(Output):
         self._report, ours, self._hear_until_s = self._counted(newest), True, 0.0
         if newest.began_ns is not None:
             ours = self._delivery.executing(newest.began_ns, newest.stamp_ns)
-        ours &= not (self._delivery.unsure or self._stands(newest.stamp_ns))
+        ours &= not (self._delivery.unsure or self._stands(self._report))
         self._holds = newest.rests and not ours
         self._scaled = newest.speed != 1.0 or (self._scaled and not newest.rests)
         if not self._scaled:
             self._reported.clear()
         self._reported.append(self._report)
 
-    def _stands(self, t_ns: int) -> bool:
-        """Whether a controller that rests at a time does not execute what it was seen to execute: another
-        trajectory, its own, began at nearly the same time."""
-        states = [self._hand_over.state(t_ns - by_ns) for by_ns in _MOVING_NS]
-        return self._delivery.seen and all(state is not None and state[1].any() for state in states)
+    def _stands(self, report: ReportedState) -> bool:
+        """Whether a controller that rests does not execute what it was seen to execute, since it is elsewhere
+        or that moves: another trajectory, its own, began at nearly the same time."""
+        states = [self._hand_over.state(report.stamp_ns - by_ns) for by_ns in _MOVING_NS]
+        if not self._delivery.seen or states[0] is None:
+            return False
+        distance = np.abs(self._positions(report) - states[0][0])
+        elsewhere = bool((distance > self._limits.velocity * _STAMPED_S).any())
+        return elsewhere or all(state is not None and state[1].any() for state in states)
 
     def _counted(self, report: ReportedState) -> ReportedState:
         """A report with continuous joints in the turn in which they are measured, which its controller does
