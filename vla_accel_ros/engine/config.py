@@ -227,8 +227,8 @@ class EngineConfig:
         False,
         "Compute a step of staggered chunks with the fewest of 1, 2, 4, ... and all seats that hold its "
         "chunks, so that empty seats cost less (docs/lab/staggered.md). Chunks then differ by rounding "
-        "with what is denoised beside them, and a replay is near, not equal. Needs fast stages of pi0 or "
-        "pi0.5.",
+        "with what is denoised beside them, and a replay is near, not equal. Needs fast stages of pi0, "
+        "pi0.5 or SmolVLA.",
     )
     joints_each_step: bool = option(
         False,
@@ -259,7 +259,7 @@ class EngineConfig:
         1,
         "Groups of layers in which a frame is computed. Between two groups comes a step of staggered "
         "chunks, which then waits for one group instead of a whole frame (docs/lab/streaming.md). Needs "
-        "fast stages of pi0 or pi0.5. 1: a frame is computed at once.",
+        "fast stages of pi0, pi0.5 or SmolVLA. 1: a frame is computed at once.",
         minimum=1,
         in_nodes={"maximum": 64},
     )
@@ -267,7 +267,7 @@ class EngineConfig:
         1,
         "Most frames in one forward when several wait, as with many robots, for scheduling throughput or "
         "batches. A chunk then differs by rounding with the frames beside its own, and a replay is near, not "
-        "equal. Needs fast stages of pi0 or pi0.5. 1: each alone.",
+        "equal. Needs fast stages of pi0, pi0.5 or SmolVLA. 1: each alone.",
         minimum=1,
         in_nodes={"maximum": 16},
     )
