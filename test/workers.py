@@ -14,8 +14,8 @@ STARTING = {
     ROBOTS: {
         "bench": "smoke_of_nodes",
         "launch": "robots_move ros2_launch",
-        "nodes": "closed_loop faults launcher names openpi_inference readme_robot say sim_robot sim_robot_options sim_time"
-        " trace viewers",
+        "nodes": "closed_loop faults launcher names openpi_inference readme_robot say sim_robot"
+        " sim_robot_options sim_time trace viewers",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
         "nodes/inference": "chunk_output guided_chunks inputs instruction"
         " node_on_a_gpu openvla_node questions transports",
