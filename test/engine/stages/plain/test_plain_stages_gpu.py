@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from smolvla_frames import BOTH, FRAMES, assert_same, frame, load
+from smolvla_frames import BOTH, FRAMES, Unknown, assert_same, frame, load
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.models.smolvla.config import SMOLVLA
-from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.types import Chunk
 
 pytestmark = pytest.mark.gpu
@@ -104,7 +103,7 @@ def test_layers_of_the_published_sizes(folder: Path, dtype: torch.dtype) -> None
         max_prompt=small.config.max_prompt,
     )
     torch.manual_seed(0)
-    policy = replace(small, model=SmolVLA(config).to("cuda").set_precision(dtype).eval())
+    policy = replace(small, model=Unknown(config).to("cuda").set_precision(dtype).eval())
     made: list[list[Chunk]] = []
     for fast in (False, True):
         engine = Engine(policy, fast=fast, slots=6)
