@@ -49,7 +49,7 @@ def own_path() -> Iterator[Line]:
         "", "engine, median", "p99", "p99 / median", "graphs alone", "more than the graphs",
         "`observe` returns after", "an upload alone",
     )  # fmt: skip
-    for case in result("engine_path")["cases"]:
+    for case in (*result("engine_path")["cases"], *result("engine_path_smolvla")["cases"]):
         yield (
             f"{NAMES[case['kind']]}, {views(case['views'])}, own path",
             *cells(
@@ -57,15 +57,6 @@ def own_path() -> Iterator[Line]:
                 "stages.p50_ms:.2f", "difference_ms:.2f", "observe.p50_ms:.2f", "upload.p50_ms:.2f",
             ),
         )  # fmt: skip
-
-
-@table
-def captured_smolvla() -> Iterator[Line]:
-    """Beside plain torch."""
-    yield "", "captured", "p99", "plain torch", "p99"
-    for case in result("engine_path_smolvla")["cases"]:
-        times = cells(case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "plain.p50_ms:.2f", "plain.p99_ms:.2f")
-        yield f"SmolVLA, {views(case['views'])}, captured", *times
 
 
 @table
