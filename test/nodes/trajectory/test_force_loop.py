@@ -58,7 +58,7 @@ def test_commands_go_on_when_the_sensors_cannot_be_judged_and_the_cause_is_named
     clock = SimpleNamespace(now_ns=time.time_ns, monotonic_ns=time.monotonic_ns, simulated=False)
     robot: Any = SimpleNamespace(outputs=outputs, clock=clock, kept_ns=10**8)
     reflexes = Reflexes(robot, guard)  # type: ignore[arg-type]
-    motion: Any = SimpleNamespace(robot=robot, reflexes=reflexes)
+    motion: Any = SimpleNamespace(robot=robot, force=SimpleNamespace(reflexes=reflexes, guard=guard))
     node: Any = SimpleNamespace(active=True, get_logger=lambda: SimpleNamespace(error=log.append))
     monkeypatch.setattr(force_module, "open_source", lambda node, sensor: source)
     monkeypatch.setattr(force_module, "value", lambda node, name: 0)
