@@ -57,7 +57,7 @@ class FaultyTrajectory(TrajectoryNode):
     def configure(self) -> None:
         super().configure()
         assert self._motion is not None
-        self._motion.order = _panic_in_a_callback  # type: ignore[method-assign]
+        self._motion.operator.order = _panic_in_a_callback  # type: ignore[method-assign]
 
 
 def _panic_in_a_callback(name: str) -> Order:

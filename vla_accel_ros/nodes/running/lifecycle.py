@@ -138,7 +138,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
         service is closed meanwhile, nobody gets its response."""
         waits = inspect.iscoroutinefunction(callback)
         group = ReentrantCallbackGroup() if waits else None
-        looked = self._awaited if waits else self._heard
+        looked = self._coroutine_heard if waits else self._heard
         callback = callback if waits else self.timeline.called(callback, "service")
         service = self.create_service(kind, name, partial(looked, callback), callback_group=group)
         if waits:
@@ -219,7 +219,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
         self.look_at_clock()
         return callback(*messages)
 
-    async def _awaited(self, callback: Callable, *messages: object) -> object:
+    async def _coroutine_heard(self, callback: Callable, *messages: object) -> object:
         self.look_at_clock()
         return await callback(*messages)
 
