@@ -36,6 +36,12 @@ SLACK_S = 1.0
 KEPT_S = 0.3
 
 
+@pytest.fixture
+def ros_domain(shared_domain: int) -> int:
+    """Of the robot that all these tests share."""
+    return shared_domain
+
+
 @pytest.fixture(scope="module")
 def shared_stack(shared_start, tmp_path_factory) -> Stack:
     return Stack(shared_start, tmp_path_factory.mktemp("model"))
