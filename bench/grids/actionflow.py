@@ -42,7 +42,7 @@ def _nothing(*_: object) -> None:
     """Stands for a kernel, to see what the others take."""
 
 
-NOTHING = SimpleNamespace(rotary_write=_nothing, attend=_nothing, rms_norm=_nothing, gated=_nothing)
+NOTHING = SimpleNamespace(rotary_write=_nothing, attend=_nothing, rms_norm=_nothing, glu=_nothing)
 
 
 @dataclass(frozen=True)
