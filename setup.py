@@ -104,7 +104,7 @@ setup(
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],
         "trace": ["perfetto"],
-        "serve": ["msgpack", "websockets>=13"],
+        "serve": ["msgpack", "opencv-python-headless", "pillow", "websockets>=13"],
         "view": ["pin"],
         "fleet": ["ray"],
     },

@@ -17,7 +17,7 @@ from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.arrays import pack, unpack
 from vla_accel_ros.wire.asking import Asking, keys_for
 from vla_accel_ros.wire.client import PolicyClient, ServerError
-from vla_accel_ros.wire.keys import keys_of, resize_with_pad, write
+from vla_accel_ros.wire.keys import PRESETS, resize_with_pad, write
 
 ACTIONS = np.arange(12.0).reshape(4, 3)
 
@@ -149,6 +149,36 @@ def test_a_late_answer_is_never_taken_for_the_next():
         assert client.connections == 2
 
 
+def test_a_close_ends_another_thread_wait_and_leaves_no_thread():
+    received, before = threading.Event(), threading.active_count()
+
+    def silent(connection: ServerConnection) -> None:
+        connection.send(pack({}))
+        connection.recv()
+        received.set()
+        for _ in connection:
+            pass
+
+    with other_server(silent) as url:
+        client, errors = PolicyClient(url), list[Exception]()
+
+        def ask() -> None:
+            with pytest.raises(ConnectionError) as error:
+                client.infer({}, 10 * WAIT_S)
+            errors.append(error.value)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert received.wait(WAIT_S)
+        client.close()
+        thread.join(WAIT_S)
+        assert len(errors) == 1
+    for reader in threading.enumerate():
+        if reader is not threading.current_thread() and "recv" in reader.name:
+            reader.join(WAIT_S)
+    assert threading.active_count() <= before
+
+
 def test_a_server_that_is_gone_is_told_and_found_again():
     answers = Late()
     with serving(answers) as server:
@@ -216,7 +246,7 @@ def test_a_request_has_the_form_of_the_preset():
     picture = np.zeros((120, 160, 3), np.uint8)
     picture[0, 0] = 255
     droid = write(
-        keys_of("openpi-droid", [""] * 3),
+        PRESETS["openpi-droid"],
         {"exterior_image_1_left": picture, "wrist_image_left": picture},
         np.arange(8.0),
         "go",
@@ -224,14 +254,12 @@ def test_a_request_has_the_form_of_the_preset():
     assert droid["observation/joint_position"].tolist() == list(range(7))
     assert droid["observation/gripper_position"].tolist() == [7.0] and droid["prompt"] == "go"
     assert droid["observation/wrist_image_left"].shape == (224, 224, 3)
-    aloha = write(keys_of("openpi-aloha", [""] * 3), {"cam_high": picture}, np.zeros(14), "go")
+    aloha = write(PRESETS["openpi-aloha"], {"cam_high": picture}, np.zeros(14), "go")
     assert {name: image.shape for name, image in aloha["images"].items()} == {"cam_high": (3, 224, 224)}
-    libero = write(
-        keys_of("openpi-libero", [""] * 3), {"image": picture, "wrist_image": picture}, np.zeros(8), "go"
-    )
+    libero = write(PRESETS["openpi-libero"], {"image": picture, "wrist_image": picture}, np.zeros(8), "go")
     assert libero["observation/image"][-29, -1].any() and not libero["observation/image"][28, 0].any()
     with pytest.raises(ValueError, match="wrist_image_left"):
-        write(keys_of("openpi-droid", [""] * 3), {"exterior_image_1_left": picture}, np.zeros(8), "go")
+        write(PRESETS["openpi-droid"], {"exterior_image_1_left": picture}, np.zeros(8), "go")
 
 
 def test_a_contract_whose_joints_the_answers_cannot_move_is_refused():

@@ -14,6 +14,7 @@ import signal
 import ssl
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vla_accel_ros.tools.options import (
     chosen_device,
@@ -24,6 +25,9 @@ from vla_accel_ros.tools.options import (
     subcommand,
     training_option,
 )
+
+if TYPE_CHECKING:
+    from vla_accel_ros.wire.server import PolicyServer
 
 CLIENTS, TOGETHER = 32, 16
 
@@ -64,19 +68,21 @@ def run(arguments: argparse.Namespace) -> int:
         tls.load_cert_chain(arguments.certificate, arguments.private_key)
 
     try:
-        from vla_accel_ros.wire.server import PolicyServer  # noqa: F401
+        from vla_accel_ros.wire.answering import Answering
+        from vla_accel_ros.wire.keys import keys_of
+        from vla_accel_ros.wire.server import PolicyServer
     except ImportError as error:
         raise RuntimeError(f"vla serve needs {error.name}: pip install 'vla_accel_ros[serve]'") from error
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.goals import for_policy
     from vla_accel_ros.engine.options import has_stages
-    from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+    from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
     from vla_accel_ros.models.checkpoints.progress import Meter
-    from vla_accel_ros.wire.answering import Answering
-    from vla_accel_ros.wire.keys import keys_of
 
     model = chosen_model(arguments)
+    described = describe(model, arguments.statistics, arguments.trained_as)
+    keys = keys_of(arguments.keys, described.config.image_names)  # refused before a weight is read
     device, dtype = chosen_device(arguments)
     with Meter(f"loading {model.name}") as meter:
         policy = load_policy(
@@ -87,7 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
             trained_as=arguments.trained_as,
             progress=meter,
         )
-    keys = keys_of(arguments.keys, policy.config.image_names)
     chosen = {name: getattr(arguments, name) for name in ("goal", "steps") if hasattr(arguments, name)}
     together = min(TOGETHER, arguments.clients)
     config = for_policy(policy, EngineConfig(fast=has_stages(policy), **chosen))
@@ -95,18 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     if device.type == "cuda":
         print("preparing the fast stages ...", file=sys.stderr, flush=True)
         engine.prepare(range(1, len(keys.images) + 1), range(1, policy.config.max_prompt + 1))
-    answering = Answering(engine, keys, arguments.prompt)
-    asyncio.run(_serve(arguments, answering, together, token, tls))
-    return 0
-
-
-async def _serve(
-    arguments: argparse.Namespace, answering: object, together: int, token: str, tls: ssl.SSLContext | None
-) -> None:
-    from vla_accel_ros.wire.server import PolicyServer
-
     server = PolicyServer(
-        answering,  # type: ignore[arg-type]
+        Answering(engine, keys, arguments.prompt),
         host=arguments.host,
         port=arguments.port,
         clients=arguments.clients,
@@ -114,8 +109,14 @@ async def _serve(
         token=token,
         tls=tls,
     )
+    asyncio.run(_serve(server, arguments, token))
+    return 0
+
+
+async def _serve(server: PolicyServer, arguments: argparse.Namespace, token: str) -> None:
+    """Run until a signal."""
     await server.start()
-    scheme = "wss" if tls else "ws"
+    scheme = "ws" if arguments.certificate is None else "wss"
     print(f"ready: {scheme}://{arguments.host}:{server.port} answers with keys {arguments.keys}", flush=True)
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not token:
         print(f"anybody who reaches {arguments.host} gets answers: --token-file asks for a token", flush=True)

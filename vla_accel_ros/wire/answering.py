@@ -25,10 +25,14 @@ from vla_accel_ros.wire.keys import Keys, images_in, prompt_in, state_in, vector
 class Answering:
     """An engine behind openpi's protocol; any number of threads may ask, whose frames and chunks share it.
 
-    keys: of the clients. prompt: for requests without one, "" to refuse them.
+    keys: of the clients. prompt: for requests without one, "" to refuse them. Raises ValueError if the keys
+    have more pictures than the policy.
     """
 
     def __init__(self, engine: Engine, keys: Keys, prompt: str = "") -> None:
+        names = engine.policy.config.image_names
+        if len(keys.images) > len(names):
+            raise ValueError(f"the keys have the pictures {list(keys.names)}, the policy {list(names)}")
         self.engine, self._keys, self._prompt = engine, keys, prompt
 
     def metadata(self) -> dict[str, Any]:

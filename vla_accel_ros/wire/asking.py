@@ -28,7 +28,7 @@ def keys_for(contract: Contract, name: str) -> Keys:
     """The keys of a preset, for a contract's cameras. Raises ValueError for an unknown preset, a camera that
     is no picture of it, and answers that cannot move joints."""
     images = [camera.image for camera in contract.cameras]
-    keys = keys_of(name, images) if name == "native" else keys_of(name, [""] * 8)
+    keys = keys_of(name, images)
     if keys.unfit:
         raise ValueError(
             f"the answers of {name} are {keys.unfit}, which a contract cannot take: use a policy that "

@@ -10,8 +10,9 @@ StarVLA an envelope; GalaxeaVLA one step after another, asked for by empty maps,
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +33,7 @@ class ServerError(RuntimeError):
 
 
 class PolicyClient:
-    """Asks the server at `url` ("ws://host:8000"); use it from one thread. The first request connects it.
+    """Asks the server at `url` ("ws://host:8000"); ask from one thread. The first request connects it.
 
     token: sent as openpi's `Authorization: Api-Key TOKEN`. Attributes: metadata, None before the first
     connection; connections, how many were made.
@@ -55,27 +56,27 @@ class PolicyClient:
         """
         begun_s = time.monotonic()
 
-        def left_s() -> float:
+        def remaining_s() -> float:
             return max(0.0, deadline_s - (time.monotonic() - begun_s))
 
         message = pack(self._wrapped(request))
         try:
-            if self._connection is None:
-                self._connect(left_s())
-            answer = self._exchange(message, left_s())
+            connection = self._connection or self._connect(remaining_s())
+            answer = self._exchange(connection, message, remaining_s())
             if self._dialect == GALAXEA:
-                return self._steps(answer, left_s)
+                return self._steps(connection, answer, remaining_s)
             return actions_of(answer)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Close the connection; the next request makes a new one."""
+        """Close the connection; the next request makes a new one. Another thread that waits for an answer
+        gets ConnectionError."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(OSError, WebSocketException):
-                connection.socket.close()
+            with suppress(OSError):  # it wakes the connection's reader, which a mere close does not
+                connection.socket.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """Accept whatever model the next connection has."""
@@ -88,9 +89,9 @@ class PolicyClient:
         example = {key: value for key, value in request.items() if key != "unnorm_key"}
         return {"type": "infer", "request_id": "0", "payload": {"examples": [example], **payload}}
 
-    def _connect(self, within_s: float) -> None:
+    def _connect(self, within_s: float) -> ClientConnection:
         try:
-            self._connection = connect(
+            connection = self._connection = connect(
                 self.url,
                 additional_headers=self._headers,
                 compression=None,
@@ -98,7 +99,7 @@ class PolicyClient:
                 open_timeout=min(OPEN_S, within_s),
                 ping_interval=None,  # a server that computes may not answer; the deadline counts
             ).__enter__()
-            first = self._connection.recv(min(OPEN_S, within_s))
+            first = connection.recv(min(OPEN_S, within_s))
         except TimeoutError:
             raise
         except (OSError, WebSocketException) as error:
@@ -115,12 +116,12 @@ class PolicyClient:
                 "deactivate and activate the node to use it"
             )
         self.metadata, self.connections = metadata, self.connections + 1
+        return connection
 
-    def _exchange(self, message: bytes, within_s: float) -> Any:
-        assert self._connection is not None
+    def _exchange(self, connection: ClientConnection, message: bytes, within_s: float) -> Any:
         try:
-            self._connection.send(message)
-            answer = self._connection.recv(within_s)
+            connection.send(message)
+            answer = connection.recv(within_s)
         except TimeoutError:
             raise TimeoutError(f"{self.url} did not answer within the deadline") from None
         except (OSError, WebSocketException) as error:
@@ -132,7 +133,9 @@ class PolicyClient:
         except ValueError as error:
             raise ServerError(f"the answer cannot be read: {error}") from error
 
-    def _steps(self, answer: Any, left_s: Any) -> np.ndarray:
+    def _steps(
+        self, connection: ClientConnection, answer: Any, remaining_s: Callable[[], float]
+    ) -> np.ndarray:
         steps: list[np.ndarray] = []
         while len(steps) < MOST_ACTIONS:
             _check_error(answer)
@@ -142,7 +145,7 @@ class PolicyClient:
             steps.append(np.concatenate([_numbers(part).ravel() for part in action.values()]))
             if answer.get("need_obs"):
                 break
-            answer = self._exchange(pack({}), left_s())
+            answer = self._exchange(connection, pack({}), remaining_s())
         if len({len(step) for step in steps}) != 1:
             raise ServerError("the steps of a chunk have different numbers of joints")
         return _checked(np.stack(steps))

@@ -83,8 +83,8 @@ PRESETS: Mapping[str, Keys] = {
 
 
 def keys_of(name: str, image_names: Sequence[str]) -> Keys:
-    """The keys of a preset, or the policy's own: images/NAME, state, prompt (or task). Raises ValueError for
-    an unknown name, and if the policy has fewer pictures than the preset."""
+    """The keys of a preset, or native ones for these pictures: images/NAME, state, prompt (or task). Raises
+    ValueError for an unknown name."""
     if name == NATIVE:
         return Keys(
             images=tuple(("images", image) for image in image_names),
@@ -94,10 +94,7 @@ def keys_of(name: str, image_names: Sequence[str]) -> Keys:
         )
     if name not in PRESETS:
         raise ValueError(f"the keys {name!r} are unknown: give {NATIVE}, {', '.join(PRESETS)}")
-    keys = PRESETS[name]
-    if len(keys.images) > len(image_names):
-        raise ValueError(f"the keys {name} have {len(keys.images)} pictures, the policy {list(image_names)}")
-    return keys
+    return PRESETS[name]
 
 
 def images_in(request: Mapping[str, Any], keys: Keys, image_names: Sequence[str]) -> dict[str, np.ndarray]:

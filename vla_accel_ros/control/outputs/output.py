@@ -211,9 +211,8 @@ def steady_ns(clock: Clock, now_ns: int) -> int | None:
     the motion then follows. If the process was preempted since, no step is longer than its stamps say."""
     if clock.simulated:
         return None
-    readings = list[
-        tuple[int, int, int]
-    ]()  # time between the two of the steady clock, it, and ROS time passed
+    # Each: time between two readings of the steady clock, the later one, and the ROS time that passed.
+    readings: list[tuple[int, int, int]] = []
     while len(readings) < _READINGS and min(readings, default=(_APART_NS,))[0] >= _APART_NS:
         before_ns, passed_ns, after_ns = clock.monotonic_ns(), clock.now_ns() - now_ns, clock.monotonic_ns()
         readings.append((after_ns - before_ns, after_ns, passed_ns))

@@ -55,7 +55,7 @@ class OpenpiInferenceNode(ObservingNode):
         self._client = PolicyClient(value(self, "server_url"), token, value(self, "server_dialect"))
         self._asking = Asking(contract, keys, self._client, value(self, "server_deadline_s"))
         self._period_s = 1.0 / value(self, "server_hz")
-        self._took_s = 0.0
+        self._answer_s = 0.0
         self._ingest = Ingest(contract, self.image_hint, page_lock=False)
         self.restore_instruction()
         self.observe_robot(contract, RobotInputs(contract, self._ingest, self.instruction))
@@ -80,14 +80,12 @@ class OpenpiInferenceNode(ObservingNode):
             self.__dict__.pop(name, None)
 
     def chunk_statuses(self) -> Sequence[DiagnosticStatus]:
-        problem, values = (
-            self.inputs.failed,
-            {
-                "server": self._client.url,
-                "connections": self._client.connections,
-                "answer, last [s]": self._took_s,
-            },
-        )
+        problem = self.inputs.failed
+        values = {
+            "server": self._client.url,
+            "connections": self._client.connections,
+            "answer, last [s]": self._answer_s,
+        }
         return [status("policy server", WARN if problem else OK, problem or "answers", values)]
 
     def _run(self) -> None:
@@ -110,9 +108,9 @@ class OpenpiInferenceNode(ObservingNode):
                 self._failure.error(self.inputs.failed)
                 due_s, pause_s = begun_s + pause_s, min(2 * pause_s, AGAIN_AFTER_S[1])
                 continue
-            self._took_s, pause_s = time.monotonic() - begun_s, AGAIN_AFTER_S[0]
+            self._answer_s, pause_s = time.monotonic() - begun_s, AGAIN_AFTER_S[0]
             if not self._stopping.is_set():
-                self.send(chunk, self._took_s)
+                self.send(chunk, self._answer_s)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,0 +1,54 @@
+"""`vla serve` as a user starts it: a process, asked by a client."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import JOINTS, make_checkpoint
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.types import Observation
+from vla_accel_ros.wire.client import PolicyClient
+
+WAIT_S = 120.0
+COMMAND = [sys.executable, "-m", "vla_accel_ros.tools.cli", "serve", "--device", "cpu", "--port", "0"]
+
+
+def test_the_command_answers_as_its_engine_does_and_ends_by_a_signal(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "model")
+    picture = np.arange(28 * 28 * 3, dtype=np.uint8).reshape(28, 28, 3)
+    state, noise = np.linspace(-0.1, 0.1, JOINTS), np.ones((8, 8), np.float32)
+    command = [*COMMAND, "--model", str(model), "--steps", "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        ready = server.stdout.readline()
+        assert ready.startswith("ready: ws://127.0.0.1:")
+        request = {"images": {"base_0_rgb": picture}, "state": state, "prompt": "reach", "noise": noise}
+        actions = PolicyClient(ready.split()[1]).infer(request, WAIT_S)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(WAIT_S) == 0
+    engine = Engine(load_policy(model), steps=3)
+    observation = Observation({"base_0_rgb": picture}, state.astype(np.float32), "reach", 0)
+    with engine.observe(observation) as prefix:
+        assert np.array_equal(actions, engine.act(prefix, noise=noise).actions)
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        (["--keys", "droid"], "openpi-droid"),
+        (["--clients", "0"], "--clients"),
+        (["--certificate", "/nowhere"], "--private-key"),
+        (["--token-file", "/dev/null"], "empty"),
+        (["--model", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_wrong_options_are_one_sentence_and_status_2(options: list[str], fact: str) -> None:
+    result = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert result.returncode == 2 and fact in result.stderr and "Traceback" not in result.stderr
