@@ -78,13 +78,19 @@ class Delivered(Given):
         self._lasts("stall", 0.0, 0.4)
         until_ns, restarts = self.until["stall"], self.happened["restart"]
         self._go_on_later()
+        self._pass(until_ns, restarts)
+        self.late = True
+
+    def _pass(self, until_ns: int, restarts: int) -> None:
+        """The world goes on until then beside a process that does nothing. restarts: how often it had
+        begun."""
         while self._queue and self._queue[0][0] <= min(until_ns, self.end_ns):
             self._next()
             if self.happened["restart"] != restarts:
                 raise Ended
         if until_ns > self.end_ns:
             raise Ended
-        self.t_ns, self.late = until_ns, True
+        self.t_ns = until_ns
 
     def _go_on_later(self) -> None:
         self._waiting = {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from adversary_scene import Ended, Robot, S
+from adversary_scene import Robot, S
 from adversary_ways import Ways
 from world import Parameters, Process
 
@@ -69,13 +69,7 @@ class Orders(Ways):
             self.until["stall"] = until_ns
             self._go_on_later()
         self.until["stall"] = until_ns
-        while self._queue and self._queue[0][0] <= min(until_ns, self.end_ns):
-            self._next()
-            if self.happened["restart"] != restarts:
-                raise Ended
-        if until_ns > self.end_ns:
-            raise Ended
-        self.t_ns = until_ns
+        self._pass(until_ns, restarts)
 
     def switch(self, on: bool) -> None:
         """Our controllers are switched on or off."""

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from fork_server import ForkServer
 from pluggy import Result
+from rclpy.clock import Clock, ClockType
 from running import NodeProcess, node_environment, sweep
+from sensor_msgs.msg import Image
 from stand_ins import Arm
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -96,6 +100,23 @@ def operator(ros_domain: int, contract: Contract, request: pytest.FixtureRequest
     with Operator(contract) as operator:
         request.node.stash[OPERATOR] = operator
         yield operator
+
+
+@pytest.fixture
+def cameras(operator: Operator) -> Iterator[None]:
+    """Small pictures of every camera of the operator's contract."""
+    node = operator.node
+    image = Image(height=8, width=8, encoding="rgb8", step=24, data=bytes(192))
+    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
+
+    def send() -> None:
+        convert.set_stamp(image.header.stamp, operator.now_ns())
+        for publisher in publishers:
+            publisher.publish(image)
+
+    timer = node.create_timer(1 / 30, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    yield
+    timer.cancel()
 
 
 @pytest.fixture

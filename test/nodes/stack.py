@@ -19,6 +19,7 @@ from vla_accel_ros.nodes.clients.operator import Operator
 # At rest is a hundredth of full speed; physics and the gripper's spring never are quite still.
 REST_RAD_S = 0.03
 MOVING_RAD_S = 0.3
+MOVED_RAD = 0.1
 # A third less work for the machine than 224 x 224 pixels at 30 Hz and 125 joint states a second.
 CALM_SENSORS = {"image_width": 64, "image_height": 64, "camera_hz": 15.0, "joint_hz": 50.0}
 
@@ -145,6 +146,21 @@ def at_rest_from_ns(operator: Operator, since_ns: int) -> int:
     """Stamp of the first joint state after `since_ns` from which on the arm stood still."""
     moving = [j.stamp_ns for j in operator.joints if j.stamp_ns >= since_ns and speed(j) >= REST_RAD_S]
     return max(moving, default=since_ns)
+
+
+def moved(operator: Operator, since_ns: int) -> Callable[[], bool]:
+    """Whether a joint has gone some way since then."""
+
+    def condition() -> bool:
+        states = np.array([j.positions for j in operator.joints if j.stamp_ns >= since_ns])
+        return bool(len(states)) and bool(np.ptp(states, axis=0).max() > MOVED_RAD)
+
+    return condition
+
+
+def rests(operator: Operator) -> bool:
+    states = np.array([j.positions for j in operator.joints[-50:]])
+    return len(states) == 50 and bool(np.ptp(states, axis=0).max() < 1e-9)
 
 
 def commanded_acceleration(operator: Operator, since_ns: int) -> np.ndarray:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from policy_servers import serving
-from rclpy.clock import Clock, ClockType
 from running import ROOT
-from sensor_msgs.msg import Image
-from stack import commanded_acceleration
+from stack import commanded_acceleration, moved, rests
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 
-MOVED_RAD = 0.1
 SAYS = "no chunk from the policy server"
 
 
@@ -46,33 +39,6 @@ class Wave:
 CONTRACT = Contract.load(demo_contract())
 
 
-@pytest.fixture
-def cameras(operator: Operator) -> Iterator[None]:
-    """Small pictures of every camera of the operator's contract."""
-    node = operator.node
-    image = Image(height=8, width=8, encoding="rgb8", step=24, data=bytes(192))
-    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
-
-    def send() -> None:
-        convert.set_stamp(image.header.stamp, operator.now_ns())
-        for publisher in publishers:
-            publisher.publish(image)
-
-    timer = node.create_timer(1 / 30, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
-    yield
-    timer.cancel()
-
-
-def moved(operator: Operator, since_ns: int) -> bool:
-    states = np.array([j.positions for j in operator.joints if j.stamp_ns >= since_ns])
-    return bool(len(states)) and bool(np.ptp(states, axis=0).max() > MOVED_RAD)
-
-
-def rests(operator: Operator) -> bool:
-    states = np.array([j.positions for j in operator.joints[-50:]])
-    return len(states) == 50 and bool(np.ptp(states, axis=0).max() < 1e-9)
-
-
 def test_the_node_imports_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
@@ -93,8 +59,7 @@ def test_it_moves_by_the_server_chunks_rests_when_it_is_gone_and_finds_it_again(
         trajectory = start("trajectory", autostart=True)
         start("openpi_inference", autostart=True, engine="openpi", server_url=f"ws://127.0.0.1:{port}")
         operator.instruct("wave")
-        begun_ns = operator.now_ns()
-        operator.wait(lambda: moved(operator, begun_ns), 90.0, "motion by the server's chunks")
+        operator.wait(moved(operator, operator.now_ns()), 90.0, "motion by the server's chunks")
     assert wave.requests[0]["prompt"] == "wave"
     assert set(wave.requests[0]["images"]) == {camera.image for camera in CONTRACT.cameras}
     trajectory.wait_for_log(SAYS)
@@ -113,8 +78,7 @@ def test_it_moves_by_the_server_chunks_rests_when_it_is_gone_and_finds_it_again(
         )
         assert rests(operator)
     with serving(Wave(6), port=port):
-        since_ns = operator.now_ns()
-        operator.wait(lambda: moved(operator, since_ns), 60.0, "motion by the next server's chunks")
+        operator.wait(moved(operator, operator.now_ns()), 60.0, "motion by the next server's chunks")
     assert operator.sent and (commanded_acceleration(operator, 0) <= 1.001).all()
     assert not arm.rejected
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
-from rclpy.clock import Clock, ClockType
 from running import ROOT
-from sensor_msgs.msg import Image
-from stack import commanded_acceleration
+from stack import commanded_acceleration, moved, rests
 
 from vla_accel_msgs.msg import Motion
-from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.security import rights
 
 PROGRAM = Path(__file__).with_name("fake_scheduler.py")
 S = 1_000_000_000
-MOVED_RAD = 0.1
 NO_ANSWER = "no answer from the fleet's scheduler"
 
 
@@ -38,23 +31,6 @@ def test_the_node_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-@pytest.fixture
-def cameras(operator: Operator) -> Iterator[None]:
-    """Small pictures of every camera of the operator's contract."""
-    node = operator.node
-    image = Image(height=8, width=8, encoding="rgb8", step=24, data=bytes(192))
-    publishers = [node.create_publisher(Image, c.topic, qos.SENSOR) for c in operator.contract.cameras]
-
-    def send() -> None:
-        convert.set_stamp(image.header.stamp, operator.now_ns())
-        for publisher in publishers:
-            publisher.publish(image)
-
-    timer = node.create_timer(1 / 30, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
-    yield
-    timer.cancel()
-
-
 def contract_with(folder: Path, **chunk: float) -> str:
     """The simulated arm's contract with another age limit of chunks."""
     fields = yaml.safe_load(Path(demo_contract()).read_text())
@@ -62,21 +38,6 @@ def contract_with(folder: Path, **chunk: float) -> str:
     path = folder / "contract.yaml"
     path.write_text(yaml.safe_dump(fields))
     return str(path)
-
-
-def moved(operator: Operator, since_ns: int) -> Callable[[], bool]:
-    """Whether a joint has gone some way since then."""
-
-    def condition() -> bool:
-        states = np.array([j.positions for j in operator.joints if j.stamp_ns >= since_ns])
-        return bool(len(states)) and bool(np.ptp(states, axis=0).max() > MOVED_RAD)
-
-    return condition
-
-
-def rests(operator: Operator) -> bool:
-    states = np.array([j.positions for j in operator.joints[-50:]])
-    return len(states) == 50 and bool(np.ptp(states, axis=0).max() < 1e-9)
 
 
 def assert_within_limits(operator: Operator) -> None:
