@@ -10,10 +10,10 @@ import rclpy
 from rcl_interfaces.msg import Log
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import qos_profile_rosout_default as ROSOUT
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.diagnostics import OK, status
 from vla_accel_ros.nodes.fleet import fleet_convert
@@ -112,7 +112,7 @@ def test_a_line_names_its_caller_without_a_look_at_the_disk(
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(listener)
     lines: list[Log] = []
-    listener.create_subscription(Log, "/rosout", lines.append, ROSOUT)
+    listener.create_subscription(Log, "/rosout", lines.append, qos.ALL_LATCHED)
     try:
         with monkeypatch.context() as patched:
             patched.delattr("inspect.getframeinfo")  # it looks for the files of all modules
