@@ -2,7 +2,7 @@
 #   make demo ARGS="--headless --episodes 5 --json out/demo.json"
 #   make test ARGS="test/control -k blend"
 # PYTHON names the interpreter .venv is made from (3.10 to 3.13); without it a fitting one is looked for.
-# DISTRO names the ROS distribution: kilted (default) or jazzy. Another one than before makes .venv anew.
+# DISTRO names the ROS distribution: jazzy (default) or kilted. Another one than before makes .venv anew.
 
 SHELL := /bin/bash
 BIN := .venv/bin

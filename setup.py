@@ -99,7 +99,7 @@ setup(
     install_requires=["setuptools", "numpy", "PyYAML", "rich"],
     extras_require={
         "engine": ["torch>=2.6", "safetensors>=0.4", "tokenizers>=0.19"],
-        "demo": requirements("robot", "demo", "venv", "ros-kilted"),
+        "demo": requirements("robot", "demo", "venv", "ros-jazzy"),
         "test": ["pytest"],
         "orbax": ["tensorstore"],
         "export": ["av", "pyarrow"],

@@ -36,7 +36,7 @@ ENDS = {
     "lyrical": datetime.date(2031, 5, 31),
 }
 """When each distribution that this package is for gets its last update."""
-DISTROS = ("kilted", "jazzy")  # those with wheels, the default first; each has a file ros-*.txt there
+DISTROS = ("jazzy", "kilted")  # those with wheels, the default first; each has a file ros-*.txt there
 INTERFACES = ROOT / "test" / "interfaces"  # interface packages that the index does not have
 
 

@@ -41,7 +41,7 @@ def test_a_distribution_without_wheels_is_refused_with_those_that_have_them() ->
 def test_the_default_distribution_gets_updates_today_and_the_page_has_the_ends_of_all(
     script: ModuleType,
 ) -> None:
-    """Red on the day after the default's last update: let Jazzy be first in DISTROS by then."""
+    """Red on the day after the default's last update: let another be first in DISTROS by then."""
     assert script.ended(script.DISTROS[0], datetime.date.today()) == ""
     page = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
     for distro, end in script.ENDS.items():
