@@ -56,7 +56,8 @@ class Delivered(Given):
             where = self._where(trajectory.joints)
             measured = TrajectoryPoint(self.t_ns, where, np.zeros_like(where))
             if not self._deactivated(moved, off and on_arrival, known):
-                if self.t_ns - self.slowed_ns.get(moved.joints, -S) < S // 2:
+                slow = self.t_ns - self.slowed_ns.get(moved.joints, -S) < S // 2
+                if slow or moved.joints in self.hidden:
                     self.controller.spare(self.t_ns, moved.end_ns)  # it was sent before that was told
                 self._preempt(moved.joints)
                 self._controller(moved.joints).accept(moved, self.t_ns, measured)

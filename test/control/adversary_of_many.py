@@ -25,7 +25,7 @@ from adversary_ways import lasting
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.following.watchdog import HOMING, MotionState
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force, Phase
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
@@ -157,8 +157,10 @@ class EpisodeOfMany(Episode):
     def _report(self, joints: tuple[str, ...], last_ns: list[int]) -> ReportedState | None:
         report = super()._report(joints, last_ns)
         if report is None or not self.active("lying controllers"):
+            self.hidden = self.hidden - ({joints} if report else set())
             return report
-        self.scaled = self.scaled - {joints}  # which the lie does not tell
+        if joints in self.scaled:  # which the lie does not tell
+            self.scaled, self.hidden = self.scaled - {joints}, self.hidden | {joints}
         where, rng = self._where(joints), self._apart
         far = usual(self.robot.limits.velocity)[[self.robot.joints.index(name) for name in joints]]
         j = rng.randrange(len(joints))
@@ -173,7 +175,7 @@ class EpisodeOfMany(Episode):
 
     def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
         guard = self.node.robot.outputs.guard
-        if guard is None or guard.phase is Phase.WATCHING:
+        if guard is None or guard.phase is Phase.WATCHING or HOMING in self.node.holds:
             super()._check_length(trajectory, on_arrival)
             return
         most_s = 2e-9 * self.node.robot.kept_ns + RETREAT.s + 3 * self._longest_s

@@ -123,6 +123,8 @@ class Orders(Ways):
             limits.lower + self.array.uniform(0.1, 0.9, len(self.where)) * (limits.upper - limits.lower)
         )
         self.others_until_ns = min(self.others_until_ns, self.t_ns)
+        # What is measured next is the first thing that is known of where they were put.
+        self.until["glitch"], self.until["frozen"], self.began = self.t_ns, self.t_ns, False
         self.until["deaf"] = 1 << 62
         self._input("reset", lambda: self.node.order("reset"))
 

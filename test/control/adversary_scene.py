@@ -156,6 +156,7 @@ class Scene(ABC):
         self.disk = Disk()
         self.slowed_ns = dict[tuple[str, ...], int]()  # until when each controller executes slowly
         self.scaled = set[tuple[str, ...]]()  # controllers that told so, and have not rested since
+        self.hidden = set[tuple[str, ...]]()  # controllers that told so, and have lied since
         self.began_ns = dict[tuple[str, ...], int]()  # of what each controller executes, by its clock
         self.node = self._start()
 
