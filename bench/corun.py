@@ -57,8 +57,7 @@ from vla_accel_ros.engine.request import (
 from vla_accel_ros.engine.rules.partition import sms_of_actions
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.rules import Rules
-from vla_accel_ros.engine.scheduling.queue import QueueFull
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import QueueFull, Scheduler
 from vla_accel_ros.engine.stages.stage import no_collection
 from vla_accel_ros.models.config import PI0, GemmaConfig
 from vla_accel_ros.tools.bench.policies import random_policy
@@ -276,30 +275,32 @@ class Captured:
             self._pixels.copy_(self._screens[self.encoded % SCREENS], non_blocking=True)
             self.encoded += 1
             self.front[self._of(split)][0]()
-            self._wait()
 
-    def prefill(
-        self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: Split | None
-    ) -> list[int]:
-        """Tokens of a slot's prompt from `begin` on, 0 = all, and the next token of the slots beside, which
-        it returns. Raises ValueError for other chunks than are captured."""
+    def prefill(self, slot: int, begin: int, tokens: int, beside: Sequence[int], split: Split | None) -> None:
+        """Tokens of a slot's prompt from `begin` on, 0 = all, and the next token of the slots beside. Raises
+        ValueError for other chunks than are captured."""
         with torch.inference_mode():
             self._slot.fill_(slot)
             if not tokens:
                 self.front[self._of(split)][1]()
-                self._wait()
-                return []
+                return
             if tokens != self.chunk:
                 raise ValueError(f"a chunk of {tokens} tokens was asked for; {self.chunk} are captured.")
             self._begin.fill_(begin)
             self.chunks[self._batch(beside)]()
-            return self._read(beside)
 
-    def decode(self, slots: Sequence[int], split: Split | None) -> list[int]:
+    def decode(self, slots: Sequence[int], split: Split | None) -> None:
         """The next token of each slot."""
         with torch.inference_mode():
             self.steps[self._of(split)][self._batch(slots)]()
-            return self._read(slots)
+
+    def launched(self, slots: Sequence[int]) -> Callable[[], list[int]]:
+        """Returns what waits for the work of the current stream and returns the slots' tokens."""
+        if not slots:
+            return self._over(list[int])
+        with torch.inference_mode():
+            self._host.copy_(self._tokens, non_blocking=True)
+        return self._over(lambda: [int(self._host[slot]) for slot in slots])
 
     def open(self, slot: int, ready: torch.cuda.Event | None) -> int:
         """Begin an answer after the event; returns its first token."""
@@ -322,14 +323,16 @@ class Captured:
     def _batch(self, slots: Sequence[int]) -> int:
         return min(batch for batch in (0, *self.batches) if batch > max(slots, default=-1))
 
-    def _read(self, slots: Sequence[int]) -> list[int]:
-        self._host.copy_(self._tokens, non_blocking=True)
-        self._wait()
-        return [int(self._host[slot]) for slot in slots]
+    def _over(self, read: Callable[[], list[int]]) -> Callable[[], list[int]]:
+        if self.model.device.type != "cuda":
+            return read
+        event = torch.cuda.current_stream(self.model.device).record_event()
 
-    def _wait(self) -> None:
-        if self.model.device.type == "cuda":
-            torch.cuda.current_stream(self.model.device).synchronize()
+        def wait() -> list[int]:
+            event.synchronize()
+            return read()
+
+        return wait
 
     def _allocate(self, slots: int) -> None:
         device, sizes = self.model.device, self.sizes
@@ -476,18 +479,31 @@ class AgentRunner:
         prefix = cast(Prefix, request.prefix)
         self._answer(request, self._captured.open(prefix.slot, prefix.ready))
 
-    def run(self, batch: MicroBatch) -> None:
+    def is_captured(self, batch: MicroBatch) -> bool:
+        return True
+
+    def run(self, batch: MicroBatch) -> Callable[[], None]:
         asks = [request for request in batch.requests if request.want == ASK]
-        slots = [cast(Prefix, request.prefix).slot for request in asks]
+        slots, front = [cast(Prefix, request.prefix).slot for request in asks], batch.requests[-1]
         if batch.stage == ENCODE:
-            (request,) = batch.requests
-            self._captured.encode(request.progress.slot, batch.split)
-            request.stage = PREFILL
-            return
-        if batch.stage == DECODE:
-            tokens = self._captured.decode(slots, batch.split)
+            self._captured.encode(front.progress.slot, batch.split)
+        elif batch.stage == DECODE:
+            self._captured.decode(slots, batch.split)
         else:
-            tokens = self._prefill(batch.requests[-1], batch.steps, slots, batch.split)
+            screen = cast(Screen, front.progress)
+            self._captured.prefill(screen.slot, screen.tokens, batch.steps, slots, batch.split)
+        for request in batch.requests:
+            request.awaited = True
+        return partial(self._finish, batch, asks, self._captured.launched(slots))
+
+    def _finish(self, batch: MicroBatch, asks: Sequence[Request], launched: Callable[[], list[int]]) -> None:
+        tokens = launched()
+        for request in batch.requests:
+            request.awaited = False
+        if batch.stage == ENCODE:
+            batch.requests[-1].stage = PREFILL
+        elif batch.stage == PREFILL:
+            self._prefilled(batch.requests[-1], batch.steps)
         if asks:
             self.steps[len(asks)] += 1
         for request, token in zip(asks, tokens, strict=True):
@@ -499,9 +515,8 @@ class AgentRunner:
         elif request.progress is not None and request.result is None:
             self._captured.pool.release(request.progress.slot)
 
-    def _prefill(self, request: Request, tokens: int, slots: Sequence[int], split: Split | None) -> list[int]:
+    def _prefilled(self, request: Request, tokens: int) -> None:
         screen, prompt = cast(Screen, request.progress), self._captured.sizes.prompt
-        following = self._captured.prefill(screen.slot, screen.tokens, tokens, slots, split)
         screen.tokens += tokens or prompt
         if screen.tokens >= prompt:
             nobody: Any = None
@@ -509,7 +524,6 @@ class AgentRunner:
             prefix = self.prefixes.publish(screen.slot, observation, nobody, prompt, prompt)
             self.prefixes.remove(prefix.robot)  # screens are no stream: none is the newest
             request.result, request.finished = prefix, True
-        return following
 
     def _answer(self, request: Request, token: int) -> None:
         request.tokens.append(token)
@@ -855,6 +869,8 @@ def serve(
         for lane in LANES[name]
     ]
     kinds = {VISION: (OBSERVE,), LANGUAGE: (ASK,)} if len(lanes) > 1 else {ONE[0]: (OBSERVE, ASK)}
+    for lane in lanes:
+        lane.kinds = kinds[lane.name]
     scheduler = Scheduler(runner, Rules(rule, lanes=kinds, text=False), lanes=lanes)
     agents = Agents(scheduler)
     scheduler.start()

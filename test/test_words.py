@@ -54,7 +54,7 @@ LONGER = {
     "engine/config.py",
     "engine/runner/frames.py",
     "engine/runner/runner.py",
-    "engine/scheduling/scheduler.py",
+    "engine/scheduler.py",
     "fleet/robot/client.py",
     "models/processing/lerobot_processors.py",
     "nodes/fleet/node.py",

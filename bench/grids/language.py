@@ -24,7 +24,7 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Requ
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.tokens import TokenFrames
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -77,7 +77,7 @@ class _Words:
 
 
 class Language:
-    """An engine.scheduling.interface.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
+    """An engine.runner.interface.Runner. prompts [1, T, W]: frame n has prompt n modulo their number.
 
     forward: None = plain torch. drafts: of the prompts, for token_mode speculative.
     """
@@ -106,6 +106,9 @@ class Language:
         )
         self.scheduler = Scheduler(self, Rules(rule, text=False))
         self._rides = rule.overlaps(mode)
+
+    def is_captured(self, batch: MicroBatch) -> bool:
+        return True
 
     def embeddings(self, slot: int, n_tokens: int) -> Tensor:
         """As engine.runner.frames.EncodeOnly's."""

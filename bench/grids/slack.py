@@ -11,7 +11,7 @@ from shared.subjects import random_observation
 from shared.timing import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, Request
-from vla_accel_ros.engine.scheduling.streams import Stream
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.policies import policy_of
 from vla_accel_ros.types import Observation

@@ -30,7 +30,7 @@ from corun import (
 from vla_accel_ros.engine.config import Split
 from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
 from vla_accel_ros.engine.rules.rules import Rules
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 
 LENGTHS = [3, 12, 5, 1, 7, 12, 2, 9, 4]
 NOVA = {ENCODE: Share(24, 12, 4), PREFILL: Share(30, 12, 6)}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 
 from scheduled import Clock, System
 
 from vla_accel_ros.engine.lanes.lane import Lane
-from vla_accel_ros.engine.request import MicroBatch
+from vla_accel_ros.engine.request import OBSERVE, MicroBatch
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 from vla_accel_ros.engine.rules.rules import LANES, Rules
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 
 
 class SimulatedTime:
@@ -25,6 +26,12 @@ class SimulatedTime:
 
     def seconds(self) -> float:
         return self._took_s
+
+
+class Hurrying(Lane):
+    """What is ahead is waited for at once where there is nothing else to launch."""
+
+    due_s = -math.inf
 
 
 class Overlapping(System):
@@ -41,40 +48,45 @@ class Overlapping(System):
         text_share: float = 0.0,
     ) -> None:
         super().__init__(steps=steps)
-        kinds = lanes or LANES[word]
-        made = [Lane(name) for name in kinds]
+        kinds_of = lanes or LANES[word]
+        made = [Lane(name, kinds=kinds) for name, kinds in kinds_of.items()]
         self.runner.ahead = ahead
-        for lane in made:
-            lane.runs_ahead = ahead
-        self.rules = Rules(rule, Plan(self.profile), kinds, text_groups=text_groups, text_share=text_share)
+        self.rules = Rules(rule, Plan(self.profile), kinds_of, text_groups=text_groups, text_share=text_share)
         self.scheduler = Scheduler(self.runner, self.rules, self.clock, made)
+        self.scheduler.runs_ahead = ahead
+        if not ahead:  # what is launched is over when the test says so
+            self.scheduler._worker = threading.Thread()
         self.lanes = {lane.name: lane for lane in made}
         self.running: dict[str, tuple[MicroBatch, float]] = {}
 
-    def seen_beside(self) -> None:
-        """A frame is seen in the lane of vision, beside what runs."""
-        frame = self.frame()
-        self.begin("vision")
-        self.end("vision")
+    def seen(self, robot: str = "", words: str = "reach") -> None:
+        """A frame is seen in the lane of frames, beside what runs; nobody holds it but the pool."""
+        frame = self.frame(robot, words, priority=99)
+        (lane,) = [name for name, lane in self.lanes.items() if OBSERVE in lane.kinds]
+        while not frame.released:
+            self.begin(lane)
+            if lane in self.running:
+                self.end(lane)
+            elif not self.scheduler._moved:
+                self.clock.now_s = max(self.clock.now_s, self.scheduler.again_s)
         frame.result.release()
+        self.runner.ran.clear()
 
     def begin(self, lane: str) -> list[str]:
-        """Have a lane choose; what it runs from now on. Where that is nothing, what it ran ahead is over."""
-        one = self.lanes[lane]
-        self.scheduler._hand_on(one)
-        batch = None if self.scheduler._holds_off(one) else self.scheduler._schedule(one)
-        if batch is not None:
-            self.running[lane] = batch, self.clock.now_s
-        elif one.ahead:
-            self._advance(lane, None)
-        return [] if batch is None else [request.want for request in batch.requests]
+        """Have a lane choose; what it runs from now on."""
+        before = len(self.runner.ran)
+        self.scheduler.step(self.lanes[lane])
+        if self.scheduler._jobs.empty():
+            return [request.want for _, requests in self.runner.ran[before:] for request in requests]
+        job = self.scheduler._jobs.get()
+        assert job is not None
+        batch = job[1]
+        self.running[lane] = batch, self.clock.now_s
+        return [request.want for request in batch.requests]
 
     def end(self, lane: str) -> None:
-        """The micro-batch that it runs is over, or is launched where lanes run ahead."""
-        self._advance(lane, self.running.pop(lane)[0])
-
-    def _advance(self, lane: str, batch: MicroBatch | None) -> None:
-        one = self.lanes[lane]
-        self.scheduler._postprocess(one, self.scheduler._run(one, batch))
-        self.scheduler._end(one)
-        self.scheduler._queue.settle()
+        """The micro-batch that it runs is over."""
+        one, (batch, _) = self.lanes[lane], self.running.pop(lane)
+        self.scheduler._inbox.put((one, self.scheduler._computed(one, batch)))
+        with self.scheduler._leads:
+            self.scheduler._take_in()

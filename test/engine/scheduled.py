@@ -32,7 +32,7 @@ from vla_accel_ros.engine.request import (
 from vla_accel_ros.engine.rules.chunks import WholeChunks
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 from vla_accel_ros.engine.rules.rules import Rules
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.types import Observation
 
 WAIT_S = 20.0
@@ -96,6 +96,9 @@ class FakeRunner:
 
     def idle(self) -> None:
         """Does nothing."""
+
+    def is_captured(self, batch: MicroBatch) -> bool:
+        return self.ahead
 
     def room(self, request: Request) -> bool:
         return request.want != ASK or sum(one.want == ASK for one in self.held) < PLACES

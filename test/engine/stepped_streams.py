@@ -9,9 +9,9 @@ from builders import make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import MicroBatch
-from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation
 
 

@@ -72,7 +72,7 @@ def test_a_lane_that_runs_ahead_computes_each_once(several: bool, monkeypatch: p
     launched.complete()
     for request in given:
         request.result.release()
-    lane.runs_ahead = True
+    engine.scheduler.runs_ahead = True
     request = engine.scheduler.submit(Request(OBSERVE, observation=make_observation(2)))
     for _ in range(3):
         engine.scheduler.step(lane)

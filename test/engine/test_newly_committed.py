@@ -12,8 +12,8 @@ from scheduled import System
 
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.scheduling.readiness import SENSE_AGAIN_S
 from vla_accel_ros.types import Agreement
 
 MS = 1_000_000

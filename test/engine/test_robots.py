@@ -27,7 +27,7 @@ from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.scheduling.streams import Stream
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.policy import Policy

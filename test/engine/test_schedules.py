@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
-from overlapping import Overlapping
+from overlapping import Hurrying, Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
 from vla_accel_ros.engine.rules.chunks import LATE, StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.overload import LADDER, LEVELS
 from vla_accel_ros.engine.rules.rule import Rule
@@ -60,6 +60,10 @@ class Random(Overlapping):
         self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
         self.runner.text_groups = groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
+        if ahead:
+            self.runner.during = self.launched
+            for lane in self.lanes.values():
+                lane.__class__ = Hurrying
         self.draw = random.Random(seed)
         self.names, self.kinds = list(self.lanes), kinds
         self.felt, self.rungs = 0, [0]
@@ -122,9 +126,19 @@ class Random(Overlapping):
         """A lane's micro-batch begins, or ends."""
         if lane in self.running:
             self.end(lane)
-        elif self.begin(lane):
-            self.check_begun(lane)
+        elif self.begin(lane) and lane in self.running:
+            self.check_begun(lane, self.running[lane][0])
+        if self.scheduler.runs_ahead:
+            self.begin(lane)
         self.check()
+
+    def launched(self, batch: MicroBatch) -> None:
+        """What runs ahead is launched. What is raised here would be the error of its requests."""
+        lane = next(name for name in self.names if batch.requests[-1].kind in self.kinds[name])
+        try:
+            self.check_begun(lane, batch)
+        except AssertionError as error:
+            self.wrong.append(str(error))
 
     def finish(self) -> None:
         """All that may end does; what waits for something new is broken off."""
@@ -159,9 +173,9 @@ class Random(Overlapping):
             self.turn(lane)
         return bool(ran)
 
-    def check_begun(self, lane: str) -> None:
+    def check_begun(self, lane: str, batch: MicroBatch) -> None:
         """What a lane has chosen is what it may."""
-        batch, now_s = self.running[lane][0], self.clock.now_s
+        now_s = self.clock.now_s
         kinds = {request.kind for request in batch.requests}
         assert len(kinds) == 1, "a micro-batch is of one kind"
         (kind,) = kinds

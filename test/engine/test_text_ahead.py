@@ -17,6 +17,7 @@ import torch
 from builders import make_observation
 from current_streams import computing_in
 from frame_stream import held_slots
+from overlapping import Hurrying
 from running_stream import Running
 from text_engine import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
@@ -66,8 +67,8 @@ def ahead(groups: int = GROUPS, **options: Any) -> Engine:
     runner = engine.runner
     given = runner.policy, runner.config, runner.pool, runner.packed_forward
     runner.text = TextDecoder(*given, ahead=True)
-    lane = engine.scheduler.lanes[0]
-    lane.runs_ahead, lane.looks_out = True, lambda now_s: False  # type: ignore[method-assign]
+    engine.scheduler.runs_ahead = True
+    engine.scheduler.lanes[0].__class__ = Hurrying
     return engine
 
 
@@ -91,17 +92,18 @@ def test_a_token_is_said_when_it_is_waited_for_and_groups_are_launched_behind_ea
 ) -> None:
     engine = ahead()
     request = asking(engine, 0)
-    engine.scheduler.step()
+    for _ in range(2):
+        engine.scheduler.step()
     assert len(request.tokens) == 1 and device.recorded == device.waited, "one that the prefix gave it"
     for group in range(GROUPS):
         first = device.recorded
         engine.scheduler.step()
-        assert device.recorded == first + 1 and device.recorded - device.waited <= GROUPS_AHEAD
+        assert device.recorded == first + 1 and device.recorded - device.waited <= GROUPS_AHEAD + 1
         assert request.partial == (group < GROUPS - 1) and request.awaited == (group == GROUPS - 1)
         assert len(request.tokens) == 1
-    before, last = engine.scheduler.lanes[0].ahead
+    *_, before, last = engine.scheduler.lanes[0].ahead
     assert last.batch.requests == (request,) and request not in last.told and request in before.told
-    for count in (1, 2):
+    for count in (1, 1, 2):
         assert engine.scheduler.step() == (request,) and len(request.tokens) == count, "nothing to launch"
     assert not request.awaited and not engine.scheduler.lanes[0].ahead
     assert engine.scheduler.wait(request).tokens == alone(0, "cpu")
@@ -114,6 +116,7 @@ def test_a_token_at_once_is_waited_for_at_once(device: Device) -> None:
     request = asking(engine, 0)
     for count in range(1, WORDS + 1):
         engine.scheduler.step()
+        assert request.awaited and engine.scheduler.step() == (request,)
         assert len(request.tokens) == count == device.waited and not request.awaited
         assert not engine.scheduler.lanes[0].ahead
     assert request.tokens == alone(0, "cpu")
@@ -280,7 +283,7 @@ def test_on_a_gpu_whoever_launches_a_token_waits_for_nothing(groups: int, temper
 def test_on_a_gpu_who_is_cancelled_between_launch_and_wait_leaves_nothing_behind() -> None:
     engine = make_engine(GROUPS, "cuda")
     engine.prepare((2,), (20,))
-    engine.scheduler.lanes[0].runs_ahead = True
+    engine.scheduler.runs_ahead = True
     for seed in range(4):
         first, second = asking(engine, seed), asking(engine, seed + 1)
         torch.cuda._sleep(50_000_000)

@@ -18,7 +18,7 @@ from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Request
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.noise import fresh as noise_of_request
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model

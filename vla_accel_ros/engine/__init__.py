@@ -1,9 +1,10 @@
-"""Runs a policy: one scheduler over one queue of requests.
+"""Runs a policy: one loop over one queue of requests.
 
 engine: the public interface. config: its options; goals: sets many at once; options: refuses those that a
-policy does not have. request: a caller's request, and the micro-batch that one launch computes. scheduling/:
-schedule, run, postprocess. rules/: which of the ready requests runs next; policies/: their former names.
-profile: expected durations. lanes/: where it runs. runner/, actors/: compute micro-batches. kv/: keys
-and values. stages/: captured micro-requests. robots: the robots that are served. streaming/: a running stack
-at its own rates. session: what an engine's numbers depend on, for replay. current_stream: of a thread.
+policy does not have. request: a caller's request, and the micro-batch that one launch computes.
+scheduler: the loop; readiness: which requests may run; streams: of robots, while they run.
+rules/: which of the ready requests runs next; policies/: their former names. profile: expected durations.
+lanes/: where it runs. runner/, actors/: compute micro-batches. kv/: keys and values.
+stages/: captured micro-requests. robots: the robots that are served. streaming/: a stack at its own rates.
+session: what an engine's numbers depend on, for replay. current_stream: the CUDA stream of a thread.
 """

@@ -23,7 +23,7 @@ from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner.runner import ModelRunner
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.stage import capture_ahead
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.flow.rtc import Guidance

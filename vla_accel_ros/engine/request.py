@@ -41,7 +41,7 @@ class Cancelled(RuntimeError):
 @dataclass(eq=False)
 class Request:
     """A caller's request, from submission to result. The caller sets the fields up to on_progress; the engine
-    sets the others, in the lane that runs it.
+    sets the others, in the loop.
 
     want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about. task: of a fleet's robot, what is
         known of it (fleet.task.Task).
@@ -72,7 +72,7 @@ class Request:
 
     Of ASK and REWORD:
     question: other words than the prefix's; None: its own. max_tokens, sampling, seed, stop: see Engine.ask.
-    on_progress: called in the lane after each micro-batch that advanced the request, including the last, and
+    on_progress: called in the loop after each micro-batch that advanced the request, including the last, and
         once when it is cancelled. It may submit and cancel, but not wait.
 
     Set by the engine:
@@ -81,8 +81,8 @@ class Request:
         the frame's. fresh: nobody acted on the frame before. awaited: all of it, or its next token, is
         launched, and the result is pending. finished: nothing more is computed. cancelled: before it was
         finished; its result is None. released: nothing but the result is held for it. done: micro-batches so
-        far. lane: where it ran last. partial: only some groups of layers of its next token are launched.
-        tokens: ids so far. pieces: unread text. result: a Prefix, a Chunk, or the whole text.
+        far. partial: only some groups of layers of its next token are launched. tokens: ids so far. pieces:
+        unread text. result: a Prefix, a Chunk, or the whole text.
     """
 
     want: str
@@ -125,7 +125,6 @@ class Request:
     finished: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     released: bool = field(default=False, init=False)
-    lane: str = field(default="", init=False)
     submitted_s: float = field(default=0.0, init=False)
     begun_s: float = field(default=0.0, init=False)
     sensed_ns: int = field(default=0, init=False)

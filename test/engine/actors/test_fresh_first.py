@@ -92,7 +92,7 @@ def test_with_three_lanes_first_chunks_have_one_of_their_own_above_the_seats() -
     system.felt += 1
     system.wants(False)
     assert system.begin("action") == [ACT]
-    system.seen_beside()
+    system.seen()
     newer = system.wants(True)
     assert system.begin("first") == [ACT]  # beside the seats
     system.end("first")
@@ -110,7 +110,7 @@ def test_a_seat_that_is_finished_after_a_newer_frames_chunk_comes_to_nothing() -
     late = system.wants(False)
     late.on_progress = told.append
     assert system.begin("action") == [ACT]
-    system.seen_beside()
+    system.seen()
     system.wants(True)
     assert system.begin("first") == [ACT]
     system.end("first")

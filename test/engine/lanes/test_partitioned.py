@@ -215,7 +215,6 @@ def test_a_micro_batch_is_computed_in_the_split_that_it_names() -> None:
     assert made.streams is not None
     split = made.streams.add(Split(32, 1))
     request = Request(ACT)
-    request.lane = "action"
     with made.computing(MicroBatch(DENOISE, (request,), split=split)):
         assert Stream.current == [made.streams.named()["action", split]]
     with made.computing(MicroBatch(DENOISE, (request,))):

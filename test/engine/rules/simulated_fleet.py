@@ -44,8 +44,8 @@ class Fleet(System):
         runner.ahead, runner.pool, runner.prefixes = True, pool, Prefixes(pool)
         runner.room = lambda request: request.want != ACT or self._seated < SEATS  # type: ignore[method-assign]
         runner.during, runner.after = self._launched, self._waited
-        self.lane = self.scheduler.lanes[0]
-        self.lane.runs_ahead, self.lane.timing = True, self._timing
+        self.scheduler.runs_ahead = True
+        self.scheduler.lanes[0].timing = self._timing
 
     def play(self, asked_s: Sequence[float]) -> None:
         """Requests at these times, in order, each of a robot of its own; until all chunks are there."""
@@ -55,17 +55,11 @@ class Fleet(System):
             while come < len(asked_s) and asked_s[come] <= now_s and self._inside < self._most:
                 self._ask(come, asked_s[come])
                 come += 1
-            self._spend(CHOOSE_MS)
-            self.scheduler._hand_on(self.lane)
-            batch = self.scheduler._schedule(self.lane)
-            if batch is None and (not self.lane.ahead or self.lane.looks_out(self.clock.now_s)):
+            self.scheduler.step()
+            if not self.scheduler._moved:
                 next_s = asked_s[come] if come < len(asked_s) and self._inside < self._most else math.inf
-                until_s = min(self.lane.again_s, next_s, self.clock.now_s + 0.05)
+                until_s = min(self.scheduler.again_s, next_s, self.clock.now_s + 0.05)
                 self.clock.now_s = max(self.clock.now_s, until_s)
-            else:
-                self.scheduler._postprocess(self.lane, self.scheduler._run(self.lane, batch))
-                self.scheduler._end(self.lane)
-                self.scheduler._queue.settle()
 
     @property
     def _seated(self) -> int:
@@ -111,7 +105,7 @@ class Fleet(System):
 
     def _launched(self, batch: MicroBatch) -> None:
         """The images of a frame are copied when those of the one before are encoded."""
-        self._spend(LAUNCH_MS)
+        self._spend(CHOOSE_MS + LAUNCH_MS)
         count, frame = len(batch.requests), batch.requests[0].want == OBSERVE
         if frame:
             self.clock.now_s = max(self.clock.now_s, self._encoded_s)

@@ -171,25 +171,19 @@ class RunningAhead(Streams):
         self.host_s, self._begin_s, self._after_s = host_s, begin_s, after_s
         self._waits_for_text, self._free_s = waits_for_text, 0.0
         self._over_s: dict[int, float] = {}  # by micro-batch
-        self.runner.ahead = self.lanes["main"].runs_ahead = True
+        self.runner.ahead = self.scheduler.runs_ahead = True
+        self.scheduler._worker = None
         self.runner.during, self.runner.after = self._launched, self._waited
         self.lanes["main"].timing = self._timing
 
     def run_for(self, seconds: float, asking: bool = True) -> None:
-        end_s, lane = self.clock.now_s + seconds, self.lanes["main"]
+        end_s = self.clock.now_s + seconds
         while self.clock.now_s < end_s:
             self._arrive(asking)
-            self.scheduler._hand_on(lane)
-            batch = None if self.scheduler._holds_off(lane) else self.scheduler._schedule(lane)
-            if batch is not None:
-                self.running["main"] = batch, self.clock.now_s
-                self._took("main")
-                self.end("main")
-            elif not lane.ahead or lane.looks_out(self.clock.now_s):
-                later = [t for t in (lane.again_s, *self._due_s.values()) if t > self.clock.now_s]
+            self.scheduler.step()
+            if not self.scheduler._moved:
+                later = [t for t in (self.scheduler.again_s, *self._due_s.values()) if t > self.clock.now_s]
                 self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
-            else:
-                self._advance("main", None)
             self._note_level()
 
     @contextmanager
@@ -201,6 +195,9 @@ class RunningAhead(Streams):
     def _launched(self, batch: MicroBatch) -> None:
         self.clock.now_s += self.host_s
         kind = batch.requests[-1].kind
+        self.steps_run += kind == ACT
+        if kind == ASK and not batch.requests[0].partial:
+            self.tokens.append(self.clock.now_s)
         text = kind == ASK and batch.stage == DECODE
         if text and self._waits_for_text:
             self.clock.now_s = max(self.clock.now_s, self._free_s) + self.host_s

@@ -28,7 +28,7 @@ from vla_accel_ros.engine.rules.overload import (
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.text import PATIENCE_S, SHARE
-from vla_accel_ros.engine.scheduling.queue import MOST_QUEUED, QueueFull
+from vla_accel_ros.engine.scheduler import MOST_QUEUED, QueueFull
 
 EASY = {OBSERVE: 0.006, ACT: 0.004, WHOLE: 0.004, ASK: 0.002}
 TALKATIVE = {**EASY, OBSERVE: 0.014, ASK: 0.03}
@@ -134,7 +134,7 @@ class Planned:
             assert batch is not None
             request.submitted_s = request.begun_s = self.now_s
             request.begun = request.finished = request.released = True
-            request.result, request.lane = "done", "main"
+            request.result = "done"
             self.policy.ran(batch, took_s)
             self.now_s += 1e-3
 
@@ -163,7 +163,7 @@ def test_what_is_on_time_or_has_no_deadline_is_no_evidence() -> None:
     endless = Request(OBSERVE)
     batch = planned.next(endless)
     assert batch is not None
-    endless.finished, endless.result, endless.lane = True, "done", "main"
+    endless.finished, endless.result = True, "done"
     for _ in range(9):
         planned.policy.ran(batch, 100.0)
     assert planned.policy.rung.level == NONE

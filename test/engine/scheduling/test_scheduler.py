@@ -11,6 +11,7 @@ from builders import JOINTS
 from scheduled import PLACES, System
 
 from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
@@ -20,8 +21,7 @@ from vla_accel_ros.engine.request import (
     Request,
 )
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
-from vla_accel_ros.engine.scheduling.readiness import SENSE_AGAIN_S
-from vla_accel_ros.engine.scheduling.streams import Stream
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Observation
 
 

@@ -5,34 +5,43 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from overlapping import Overlapping
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
-from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
+    Cancelled,
     MicroBatch,
     Request,
 )
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.scheduling.streams import Stream
+from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.streams import Stream
 
 
 class Waits:
-    """Counts how long a scheduler means to wait, and waits for ever: a lost wake-up never ends."""
+    """Counts how long a scheduler means to wait, and waits for ever: a lost wake-up never ends.
+    before: called before each wait."""
 
-    def __init__(self, scheduler: Any) -> None:
-        self.condition = scheduler._queue._changed
-        self.count, self._wait = 0, self.condition.wait
-        self.condition.wait = self.wait
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.inbox: SimpleQueue[Any] = scheduler._inbox
+        self.count, self.before = 0, lambda: None
+        scheduler._inbox = self  # type: ignore[assignment]
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def put(self, message: object) -> None:
+        self.inbox.put(message)
+
+    def get_nowait(self) -> object:
+        return self.inbox.get_nowait()
+
+    def get(self, timeout: float | None = None) -> object:
         self.count += 1
-        return self._wait(None)
+        self.before()
+        return self.inbox.get()
 
 
 class Looks(WholeChunks):
@@ -73,39 +82,73 @@ def test_a_policy_that_raises_reaches_who_steps_and_does_not_end_the_lanes_threa
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_a_step_that_raises_in_one_lane_leaves_the_other_lanes_to_others(
-    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+def test_a_step_that_raises_leaves_stepping_to_others(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, system: System
 ) -> None:
-    system = Overlapping("two", WholeChunks())
-    system.seen_beside()
-    choose, acting = system.rules.next, system.submit(ACT)
+    system.seen()
+    acting = system.submit(ACT)
 
-    def broken(lane: str, *given: Any) -> MicroBatch | None:
-        if lane == "action":
-            raise error
-        return choose(lane, *given)
+    def broken(*given: Any) -> MicroBatch | None:
+        raise error
 
     with monkeypatch.context() as patch, pytest.raises(error):
         patch.setattr(system.rules, "next", broken)
         system.scheduler.wait(acting)
-    assert not any(lane.lock.locked() for lane in system.scheduler.lanes)
     system.scheduler.wait(system.frame()).result.release()
     system.scheduler.wait(acting)
 
 
-def test_lanes_have_threads_from_start_to_stop_and_again(system: System) -> None:
-    lane = system.scheduler.lanes[0]
-    for _ in range(3):
-        assert not lane.running
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_tells_its_callers_why_and_they_step_themselves(
+    monkeypatch: pytest.MonkeyPatch, system: System
+) -> None:
+    class Panic(BaseException):
+        """No Exception."""
+
+    def broken(lane: str, ready: Sequence[Request], *given: Any) -> MicroBatch | None:
+        if ready:
+            raise Panic("a library is gone")
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system.rules, "next", broken)
         system.scheduler.start()
-        with pytest.raises(RuntimeError, match="lane 'main' runs already"):
+        frame = system.frame()
+        with pytest.raises(Cancelled, match="a library is gone"):
+            system.scheduler.wait(frame)
+    system.scheduler.wait(system.frame()).result.release()
+    assert not system.scheduler.running and system.runner.slots_held == 1
+
+
+def test_what_panics_in_the_worker_ends_its_requests_alone(system: System) -> None:
+    class Panic(BaseException):
+        """No Exception."""
+
+    def panic(batch: MicroBatch) -> None:
+        system.runner.during = lambda batch: None
+        raise Panic("a library is gone")
+
+    system.runner.during = panic
+    system.scheduler.start()
+    with pytest.raises(Cancelled, match="a library is gone"):
+        system.scheduler.wait(system.frame())
+    system.scheduler.wait(system.frame()).result.release()
+    system.scheduler.stop()
+    assert system.runner.slots_held == 1
+
+
+def test_the_loop_has_a_thread_from_start_to_stop_and_again(system: System) -> None:
+    for _ in range(3):
+        assert not system.scheduler.running
+        system.scheduler.start()
+        with pytest.raises(RuntimeError, match="the engine's thread runs already"):
             system.scheduler.start()
         with system.scheduler.wait(system.frame()).result:
             waiting = system.acting()
         system.scheduler.wait(waiting)
-        left = system.acting()
+        pending = system.acting()
         system.scheduler.stop()
-        assert left.cancelled and not system.scheduler.requests
+        assert pending.cancelled and not system.scheduler.requests
     system.scheduler.stop()
     with system.scheduler.wait(system.frame()).result:  # whoever waits steps it again
         assert system.runner.slots_held == 1
@@ -136,34 +179,17 @@ def test_callers_are_served_although_the_last_stream_ends_meanwhile(
             scheduler.leave("")
 
     system.runner.during = ends
-    lane = scheduler.lanes[0]._thread
-    assert lane is not None
+    thread = scheduler._thread
+    assert thread is not None
     request = system.submit(want, prefix=prefix)
-    joined(lane)
-    assert not scheduler.lanes[0].running and not request.finished
+    joined(thread)
+    assert not scheduler.running and not request.finished
     system.runner.during = lambda batch: None
     if again:
         scheduler.join("", Stream())
-    thread = in_thread(lambda: scheduler.wait(request))
-    joined(thread)
+    joined(in_thread(lambda: scheduler.wait(request)))
     assert request.result == f"{want} 0"
     scheduler.stop()
-
-
-def test_a_lane_that_is_stopped_by_what_it_runs_begins_anew() -> None:
-    lane, threads = Lane(), []
-    ended = threading.Semaphore(0)
-
-    def turn(given_up: Callable[[], bool]) -> None:
-        threads.append(threading.current_thread())
-        lane.stop(lambda: None)
-        ended.release()
-
-    for _ in range(2):
-        lane.start(turn)
-        assert ended.acquire(timeout=WAIT_S)
-    joined(*threads)
-    assert len(set(threads)) == len(threads) == 2
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -190,31 +216,6 @@ def test_what_comes_after_a_look_and_before_the_wait_is_looked_at(threaded: bool
     else:
         joined(in_thread(lambda: system.scheduler.wait(system.acting())))
         assert seen.is_set()
-
-
-def test_who_finds_the_lane_taken_by_one_that_has_looked_before_is_not_left_waiting() -> None:
-    """Nobody waits beside it, who would look again."""
-    policy = Looks()
-    system = System(policy)
-    waits = Waits(system.scheduler)
-    looked, idles = threading.Event(), threading.Event()
-
-    def wait(timeout: float | None = None) -> bool:
-        idles.set()
-        return waits.wait(timeout)
-
-    waits.condition.wait = wait
-
-    def holds_the_lane() -> None:
-        policy.found_nothing = lambda: None
-        looked.set()
-        assert idles.wait(WAIT_S)
-
-    policy.found_nothing = holds_the_lane
-    steps = in_thread(system.scheduler.step)
-    assert looked.wait(WAIT_S)
-    waiting = in_thread(lambda: system.scheduler.wait(system.frame()).result.release())
-    joined(steps, waiting)
 
 
 def test_many_threads_wait_at_once_and_no_wake_up_is_lost() -> None:
@@ -257,25 +258,15 @@ def test_two_who_wait_for_what_cannot_run_do_not_keep_each_other_awake(system: S
     """And both return when it can."""
     looked = threading.Semaphore(0)
     waits = Waits(system.scheduler)
-
-    def wait(timeout: float | None = None) -> bool:
-        looked.release()
-        return waits.wait(timeout)
-
-    waits.condition.wait = wait
+    waits.before = looked.release
     acts = [system.acting(robot) for robot in "ab"]
     threads = [in_thread(partial(system.scheduler.wait, act)) for act in acts]
-    for _ in acts:
-        assert looked.acquire(timeout=WAIT_S)
+    assert looked.acquire(timeout=WAIT_S)
     before = waits.count
     system.scheduler.wake()
-    for _ in acts:
-        assert looked.acquire(timeout=WAIT_S)
+    assert looked.acquire(timeout=WAIT_S)
     assert waits.count - before <= 2 * len(acts)
     for robot in "ab":
         system.frame(robot)
     joined(*threads)
     assert all(act.result for act in acts)
-
-
-# Any order of events.

@@ -15,10 +15,10 @@ from builders import make_observation, make_policy
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch
 from vla_accel_ros.engine.rules.text import PATIENCE_S
-from vla_accel_ros.engine.scheduling.scheduler import Scheduler
-from vla_accel_ros.engine.scheduling.streams import Stream
+from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation
 
 POLICY = make_policy("pi05")

@@ -96,7 +96,7 @@ def test_a_stream_may_be_stopped_by_whoever_it_hands_a_chunk_to():
     stream._ports = replace(stream._ports, on_chunk=stops)
     world.observations.append(make_observation())
     stream.start()
-    assert stopped.wait(20.0) and not stream._scheduler.lanes[0].running
+    assert stopped.wait(20.0) and not stream._scheduler.running
 
 
 def test_an_observation_the_model_refuses_is_reported_and_the_stream_goes_on():

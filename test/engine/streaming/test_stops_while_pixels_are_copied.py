@@ -67,7 +67,7 @@ def test_a_frame_that_is_cancelled_behind_its_first_group_is_released_after_the_
     monkeypatch.setattr(ImageUpload, "end", lambda upload, taken=lambda: None: copy.end(upload, taken))
     engine = Engine(make_policy("pi0"), fast=True, prefill_groups=3, steps=2)
     (lane,) = engine.scheduler.lanes
-    lane.runs_ahead = True
+    engine.scheduler.runs_ahead = True
     frame = engine.scheduler.submit(Request(OBSERVE, observation=make_observation()))
     engine.scheduler.step()
     assert frame.begun and lane.ahead and not copy.began.is_set()

@@ -12,8 +12,8 @@ from stepped_streams import Stepped, World, make_stream
 
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.overload import Degradation
-from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.ports import MOST_UNDELIVERED, Text
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk
 
 

@@ -161,7 +161,7 @@ class FlowActor:
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """Compute all steps of chunks without a seat, and one step of the others. See
-        engine.scheduling.interface.Runner."""
+        engine.runner.interface.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
         made = self._step(seated, batch.steps or self._config.steps) if seated else []
         for request in batch.requests:

@@ -1,36 +1,29 @@
-"""A lane: runs one micro-batch at a time.
+"""A lane: a CUDA stream, with its launched work.
 
-A caller that waits for a request may step a lane without a thread, so a script needs no threads. In a running
-stack each lane has its own thread (`Lane.start`) while streams of robots run. Lanes of one
-scheduler run at once; each computes in a context with its share of the GPU (a stream, its priority, a set of
-processors).
-
-A lane with a thread runs ahead: while the GPU computes a short micro-batch, the lane chooses and launches the
-next one, and only then waits for the result. So the GPU does not wait for the host. One step and two groups
-of layers may be ahead when the next is chosen, because the host takes longer than a group. What the GPU has
-computed by then is handed on first, so that no result waits for another launch. If there is no next one, the
-lane looks for one until shortly before the oldest result is expected. Work behind the first chunk of a frame
-is chosen shortly before that chunk is over, because it acts on the newest joints, and the lane waits for the
+The loop launches ahead: while the GPU computes a short micro-batch, it chooses and launches the next one, and
+only then waits for the result. So the GPU does not wait for the host. One step and two groups of layers may
+be ahead when the next is chosen, because the host takes longer than a group. What the GPU has computed by
+then is handed on first, so that no result waits for another launch. Work behind the first chunk of a frame is
+chosen shortly before that chunk is over, because it acts on the newest joints, and the loop waits for the
 chunk before anything else.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from vla_accel_ros.engine.request import DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 
 _LONGEST_WAIT_S = 1.0
 
 EARLY_S = 0.0004
-"""How long before a result is expected a lane begins to wait for it alone."""
+"""How long before a result is expected the loop begins to wait for it alone."""
 GROUPS_AHEAD = 2
 """Most groups of layers that are ahead, besides a step, when the next is chosen."""
 
@@ -107,18 +100,16 @@ class Launched:
             if self.wait is not None:
                 self.wait()
         except Exception as error:
-            _fail([r for r in self.batch.requests if not (r.finished or r.released)], error)
+            fail([r for r in self.batch.requests if not (r.finished or r.released)], error)
 
 
 class Lane:
-    """name: for policies. computing: context in which micro-batches are computed, such as a CUDA stream.
-    timing: times micro-batches on the device.
+    """name: for rules. kinds: of the requests that run in it. computing: context in which micro-batches are
+    computed, such as a CUDA stream. timing: times micro-batches on the device.
 
-    lock: held while the lane is stepped. batch: requests of the chosen or launched micro-batch, () between
-    two. ahead: launched work that the GPU computes while the next is chosen, in order; runs_ahead: whether
-    that is allowed. chosen_s: when the last micro-batch was chosen; ended_s: when its results were there.
-    looked: number of changes of the queue that the lane has seen. again_s: when to check again if nothing
-    changes.
+    batch: what the worker computes, None: nothing. ahead: launched work that the GPU computes, in order.
+    chosen_s: when the last micro-batch was chosen; ended_s: when its results were there. again_s: when to
+    choose again if nothing changes.
     """
 
     def __init__(
@@ -126,25 +117,13 @@ class Lane:
         name: str = "main",
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
         timing: Timing = _untimed,
+        kinds: Collection[str] = (OBSERVE, WHOLE, ACT, ASK),
     ) -> None:
-        self.name, self.computing, self.timing = name, computing, timing
-        self.lock = threading.Lock()
-        self.batch: tuple[Request, ...] = ()
+        self.name, self.computing, self.timing, self.kinds = name, computing, timing, kinds
+        self.batch: MicroBatch | None = None
         self.ahead: deque[Launched] = deque()
-        self.runs_ahead, self.chosen_s, self.ended_s = False, -math.inf, -math.inf
-        self.looked, self.again_s = 0, math.inf
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether its own thread steps it."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def entered(self) -> bool:
-        """Whether the caller is its thread."""
-        return self._thread is threading.current_thread()
+        self.chosen_s = self.ended_s = -math.inf
+        self.again_s = math.inf
 
     def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
         """Launch the unfinished requests of a micro-batch, blocking only as `run` does."""
@@ -159,46 +138,52 @@ class Lane:
                     launched.wait = run(batch if alive is batch.requests else replace(batch, requests=alive))
                     launched.of_token = begun or any(request.partial for request in alive)
         except Exception as error:
-            _fail(alive, error)
+            fail(alive, error)
         return launched
 
     def run_ahead(self, launched: Launched, now_s: float, takes_s: float) -> None:
-        """Let it run ahead: the lane waits for it when the next of its kind is launched, or when its results
+        """Let it run ahead: the loop waits for it when the next of its kind is launched, or when its results
         are expected. takes_s: as soon as that may be, so that the wait never begins too late."""
         free_s = self.ahead[-1].over_s if self.ahead else self.ended_s
         launched.ahead_s = now_s
         launched.over_s = max(now_s, free_s) + takes_s
         self.ahead.append(launched)
 
-    def holds_off(self, now_s: float) -> bool:
-        """Whether to choose nothing now: a first chunk is ahead that is not nearly over, or already has
-        something behind it."""
-        first = next((one for one in reversed(self.ahead) if one.is_first), None)
-        if first is None or (first is self.ahead[-1] and now_s >= first.look_until_s):
+    def is_free(self, now_s: float) -> bool:
+        """Whether more may be launched behind what is ahead. Not behind a first chunk that is not nearly
+        over, or already has something behind it."""
+        if self.batch is not None or self._is_full:
             return False
-        self.again_s = math.inf
-        return True
+        first = next((one for one in reversed(self.ahead) if one.is_first), None)
+        return first is None or (first is self.ahead[-1] and now_s >= first.look_until_s)
 
-    def due(self, behind: Launched | None = None) -> Iterator[Launched]:
-        """The work ahead to wait for once `behind` is launched, removed one by one: all steps if that is a
-        step, all but one group if it is a group, everything if it does not run ahead itself."""
-        step = behind.is_step if self.runs_ahead and behind is not None and behind.is_followed else None
-        most = 0 if step else GROUPS_AHEAD - 1
-        while self.ahead and (step is None or sum(one.is_step == step for one in self.ahead) > most):
-            yield self.ahead.popleft()
+    @property
+    def _is_full(self) -> bool:
+        steps = sum(one.is_step for one in self.ahead)
+        if steps > 1 or len(self.ahead) - steps > GROUPS_AHEAD:
+            return True
+        return bool(self.ahead) and not self.ahead[-1].is_followed
+
+    @property
+    def due_s(self) -> float:
+        """When to wait for the oldest work alone: it should be over, or nothing more may be launched."""
+        oldest = self.ahead[0]
+        return min(oldest.look_until_s, oldest.over_s - EARLY_S if self._is_full else math.inf)
+
+    def wake_s(self, now_s: float) -> float:
+        """When to step again if nothing changes."""
+        times = [one.look_until_s for one in self.ahead if one.is_first and one.look_until_s > now_s]
+        if self.ahead:
+            times.append(self.due_s)
+        return min([*times, self.again_s if self.is_free(now_s) else math.inf])
 
     def over(self) -> Iterator[Launched]:
-        """The oldest work ahead that is over on the device, removed one by one."""
-        while self.ahead and (device := self.ahead[0].device) is not None and device.over():
+        """The oldest work ahead that is over, removed one by one."""
+        while self.ahead:
+            device = self.ahead[0].device
+            if self.ahead[0].wait is not None and not (device is not None and device.over()):
+                return
             yield self.ahead.popleft()
-
-    def looks_out(self, now_s: float) -> bool:
-        """Whether there is time to look for work to launch behind what runs ahead; sets when to check
-        again."""
-        if not self.ahead or not self.runs_ahead or now_s >= self.ahead[0].look_until_s:
-            return False
-        self.again_s = min(self.again_s, self.ahead[0].look_until_s)
-        return True
 
     def took(self, launched: Launched, ended_s: float) -> float:
         """Seconds that a micro-batch took, whose results were waited for until ended_s. If it ran ahead that
@@ -211,38 +196,11 @@ class Lane:
         self.ended_s = ended_s
         return took_s
 
-    def start(self, step_or_wait: Callable[[Callable[[], bool]], object]) -> None:
-        """Call `step_or_wait` repeatedly in a thread. It runs something, or waits until something may be new
-        or its argument, a function, returns True because the lane is being stopped. Raises RuntimeError if
-        the thread runs."""
-        if self.running:
-            raise RuntimeError(f"lane '{self.name}' runs already; stop it first.")
-        self._stopping = threading.Event()
-        self.runs_ahead = True
-        self._thread = threading.Thread(
-            target=_run, args=(step_or_wait, self._stopping), name=self.name, daemon=True
-        )
-        self._thread.start()
 
-    def stop(self, wake: Callable[[], None]) -> None:
-        """End the thread after its present micro-batch, and wait for the thread. Work that runs ahead is left
-        to who steps the lane next."""
-        self._stopping.set()
-        self.runs_ahead = False
-        wake()
-        if self._thread is not None and not self.entered:
-            self._thread.join()
-        self._thread = None
-
-
-def _fail(requests: Iterable[Request], error: Exception) -> None:
+def fail(requests: Iterable[Request], error: Exception) -> None:
+    """End these requests with an error."""
     for request in requests:
         request.error, request.finished = error, True
-
-
-def _run(step_or_wait: Callable[[Callable[[], bool]], object], stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        step_or_wait(stopping.is_set)
 
 
 def sleep_s(wake_s: float, now_s: float | None = None) -> float:

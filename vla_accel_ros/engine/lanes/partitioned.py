@@ -118,7 +118,8 @@ class Partitioned:
         """Context in which a lane computes a micro-batch: the split that it names."""
         if self.streams is None or batch.split is None:
             return nullcontext()
-        return self.streams.elsewhere(batch.requests[-1].lane, batch.split)
+        lane = next(lane for lane, kinds in self._lanes.items() if batch.requests[-1].kind in kinds)
+        return self.streams.elsewhere(lane, batch.split)
 
     def each(self) -> Iterator[None]:
         """Yields once with each split in use that the rule may take, the lanes' own last."""

@@ -65,7 +65,7 @@ from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, Wor
 
 
 class ModelRunner:
-    """Everything of one engine that computes; see engine.scheduling.interface.Runner.
+    """Everything of one engine that computes; see engine.runner.interface.Runner.
 
     robots: the robots it serves; more may be added at any time. Attribute offload: what streaming weights
     costs and saves, once the stages are prepared; None without it. Raises ValueError for options that the
@@ -114,10 +114,10 @@ class ModelRunner:
                 self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
-        apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
+        self._apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
         # The stream that last waited for a prefix, and the event it waited for.
         self._reads: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
-        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, apart)
+        self.frames = Frames(self.prefill, self.pool, self.prefixes, self.robots, self._apart)
         self.plan = Plan()
         self.lanes = self._make_lanes()
 
@@ -170,13 +170,23 @@ class ModelRunner:
         )
 
     def _make_lanes(self) -> tuple[Lane, ...]:
-        names, device = tuple(lanes_of(self.config)), self.policy.device
-        if device.type != "cuda":
-            return tuple(map(Lane, names))
-        streams = self.partitioned.streams
-        if streams is None:
-            return (Lane(names[0], timing=GpuTimes(names[0], device)),)
-        return tuple(Lane(name, partial(streams.on, name), GpuTimes(name, device)) for name in names)
+        device, streams = self.policy.device, self.partitioned.streams
+        lanes = [Lane(name, kinds=kinds) for name, kinds in lanes_of(self.config).items()]
+        for lane in lanes if device.type == "cuda" else ():
+            lane.timing = GpuTimes(lane.name, device)
+            if streams is not None:
+                lane.computing = partial(streams.on, lane.name)
+        return tuple(lanes)
+
+    def is_captured(self, batch: MicroBatch) -> bool:
+        last = batch.requests[-1]
+        if self._device.type != "cuda" or not self.config.fast:
+            return False
+        if last.kind == ASK:
+            return self.packed_forward is not None
+        if last.want == OBSERVE:  # copying pixels would hold up the steps of another lane
+            return not self._apart
+        return not any(r.guidance is not None and r.guidance.jacobian != "identity" for r in batch.requests)
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:

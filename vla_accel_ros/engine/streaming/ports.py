@@ -1,6 +1,6 @@
 """The inputs and outputs of a running stream, and their rates.
 
-A separate thread delivers results (`Results`), so a slow receiver never delays the lane. The queue before it
+A separate thread delivers results (`Results`), so a slow receiver never delays the loop. The queue before it
 is bounded: of an answer only the newest state waits, as it contains all the text so far; when too many
 chunks, answers or errors wait, the oldest is dropped, which counts as a miss. A chunk is dropped, too, if a
 newer chunk of another lane overtook it.
@@ -71,7 +71,7 @@ class Ports:
     on_error: gets ("vision", "action" or "language", exception); the stream goes on.
     on_prefix: gets each prefix and its observation, whose images are still valid.
     frames: the input that vision waits for when it is due; None: it does not wait.
-    limit: gets each chunk and its instruction first, in the lane, and returns the chunk with its execution
+    limit: gets each chunk and its instruction first, in the loop, and returns the chunk with its execution
         horizon; a chunk for which it raises is not delivered.
     """
 

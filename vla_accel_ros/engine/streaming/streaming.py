@@ -3,7 +3,7 @@
 This module decides nothing: every frame, chunk and question is a request, which a lane of the scheduler runs.
 Vision submits the newest observation at its rate. One action request always waits for something new to act
 on: a frame, newer joints for a model with a state token, or newly committed points when chunks are guided
-(engine.scheduling.readiness). Questions wait for room. When nobody asks, the model continues its own prompt
+(engine.readiness). Questions wait for room. When nobody asks, the model continues its own prompt
 at its rate. A separate thread delivers the results (engine.streaming.ports).
 """
 
@@ -19,9 +19,9 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.overload import Degradation
-from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.streaming.ports import Chunking, Pace, Ports, Results, Text
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16
@@ -139,7 +139,7 @@ class Streaming:
         return len(asks)
 
     def run_vision(self) -> bool:
-        """One run of vision: computes a prefix of the observation that is newest when the lane takes the
+        """One run of vision: computes a prefix of the observation that is newest when the loop takes the
         request.
 
         Returns False if there was no new observation, or if its images were overwritten meanwhile; the owner

@@ -23,8 +23,8 @@ from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.chunks import joins_of
-from vla_accel_ros.engine.scheduling.streams import Stream
 from vla_accel_ros.engine.session import Session
+from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, ReplicaLost, Served

@@ -1,4 +1,4 @@
-"""The streams of robots that run on one engine: lanes have threads while there are any."""
+"""The streams of robots that run on one engine, whose loop has a thread while there are any."""
 
 from __future__ import annotations
 

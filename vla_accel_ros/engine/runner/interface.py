@@ -10,8 +10,8 @@ from vla_accel_ros.engine.request import MicroBatch, Request
 
 
 class Runner(Protocol):
-    """Computes micro-batches. Several lanes may call `run` at once, for requests of different kinds. While it
-    runs, the other methods may be called for requests of other kinds, but by one caller at a time."""
+    """Computes micro-batches. While `run` computes in another thread what is not captured, the other methods
+    may be called for requests of other lanes, and `run` for captured work of those."""
 
     prefixes: Prefixes
 
@@ -36,10 +36,14 @@ class Runner(Protocol):
         that failed. An exception is the error of all of them.
 
         If the device has yet to compute that, it sets `awaited` of the requests that cannot advance further
-        until then, and returns a function that waits for the device and then sets the results. The lane may
+        until then, and returns a function that waits for the device and then sets the results. The loop may
         launch its next micro-batch before it calls that function, whose exception is the error of all
         requests, too.
         """
+        ...
+
+    def is_captured(self, batch: MicroBatch) -> bool:
+        """Whether `run` only launches the micro-batch, which takes the host a fraction of a millisecond."""
         ...
 
     def drop(self, request: Request) -> None:
