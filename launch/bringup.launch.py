@@ -28,9 +28,8 @@ from vla_accel_ros.nodes.running.environment import (
 )
 
 RESPAWN_DELAY_S = 2.0
-SERVER = "server_url", "server_keys", "server_dialect"
 OVER_THE_FILE = {
-    "inference": ("model", "trained_as", "engine", *SERVER, *ENGINE_OPTIONS),
+    "inference": ("model", "trained_as", "engine", "server_url", *ENGINE_OPTIONS),
     "trajectory": ("mode",),
     "recorder": ("record_dir",),
 }

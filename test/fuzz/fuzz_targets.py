@@ -21,12 +21,13 @@ from campaign import Target
 from mutators import damaged, misspelt
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.keys import keys_of
 from vla_accel_ros.contract.parts import MAX_PIXELS
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import ENCODINGS, ImageView, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
 from vla_accel_ros.wire.arrays import pack, unpack
-from vla_accel_ros.wire.keys import images_in, keys_of, prompt_in, state_in
+from vla_accel_ros.wire.keys import images_in, prompt_in, state_in
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "config" / "contracts"
 SMALL = """robot: small

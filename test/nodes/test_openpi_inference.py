@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,15 +85,13 @@ def test_it_moves_by_the_server_chunks_rests_when_it_is_gone_and_finds_it_again(
 
 
 @pytest.mark.parametrize(
-    ("parameters", "fact"),
-    [
-        ({"server_keys": "openpi-droid"}, "velocities of joints"),
-        ({"server_keys": "openpi-aloha"}, "base_0_rgb"),
-        ({"server_token_file": "/nowhere/token"}, "/nowhere/token"),
-    ],
+    ("keys", "fact"), [("openpi-droid", "velocities"), ("openpi-aloha", "base_0_rgb"), ("", "/nowhere/token")]
 )
 def test_a_server_that_does_not_fit_the_contract_is_refused_at_configuration(
-    start, parameters: dict[str, str], fact: str
+    start, tmp_path: Path, keys: str, fact: str
 ) -> None:
+    contract = tmp_path / "robot.yaml"
+    contract.write_text(Path(demo_contract()).read_text() + f"keys: {{preset: {keys or 'native'}}}\n")
+    parameters = {"contract": str(contract), "server_token_file": "" if keys else "/nowhere/token"}
     node = start("openpi_inference", autostart=True, engine="openpi", **parameters)
     node.wait_for_log(fact)

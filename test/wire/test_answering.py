@@ -12,11 +12,12 @@ import pytest
 from builders import JOINTS, make_policy
 from PIL import Image
 
+from vla_accel_ros.contract.keys import PRESETS, keys_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.answering import Answering
 from vla_accel_ros.wire.arrays import unpack
-from vla_accel_ros.wire.keys import PRESETS, images_in, keys_of, prompt_in, state_in
+from vla_accel_ros.wire.keys import images_in, prompt_in, state_in
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "openpi_wire"
 NAMES = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from policy_servers import WAIT_S, other_server, serving
 from websockets.sync.server import ServerConnection
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.keys import PRESETS
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.types import Observation
-from vla_accel_ros.wire.arrays import pack, unpack
-from vla_accel_ros.wire.asking import Asking, keys_for
-from vla_accel_ros.wire.client import PolicyClient, ServerError
-from vla_accel_ros.wire.keys import PRESETS, resize_with_pad, write
+from vla_accel_ros.wire.arrays import pack
+from vla_accel_ros.wire.asking import Asking
+from vla_accel_ros.wire.client import PolicyClient
+from vla_accel_ros.wire.dialects import ServerError
+from vla_accel_ros.wire.keys import resize_with_pad, write
 
 ACTIONS = np.arange(12.0).reshape(4, 3)
 
@@ -51,41 +54,6 @@ def test_actions_are_found_in_the_answers_of_others(answer):
     with other_server(answering(answer)) as url:
         actions = PolicyClient(url).infer({"prompt": "a"}, WAIT_S)
     assert actions.dtype == np.float32 and np.array_equal(actions, ACTIONS)
-
-
-def test_steps_of_galaxea_become_a_chunk():
-    steps = [
-        {"action": {"arm": row[:2], "gripper": row[2:]}, "need_obs": row is ACTIONS[-1]} for row in ACTIONS
-    ]
-    steps[-1]["need_obs"] = True
-    requests = []
-
-    def handle(connection: ServerConnection) -> None:
-        connection.send(pack({"action_steps": 4}))
-        for step, message in zip(steps, connection, strict=False):
-            assert isinstance(message, bytes)
-            requests.append(unpack(message))
-            connection.send(pack(step))
-
-    with other_server(handle) as url:
-        actions = PolicyClient(url, dialect="galaxea").infer({"task": "a"}, WAIT_S)
-    assert np.array_equal(actions, ACTIONS) and requests == [{"task": "a"}, {}, {}, {}]
-
-
-def test_a_request_for_starvla_is_wrapped():
-    requests = []
-
-    def handle(connection: ServerConnection) -> None:
-        connection.send(pack({}))
-        message = connection.recv()
-        assert isinstance(message, bytes)
-        requests.append(unpack(message))
-        connection.send(pack({"ok": True, "data": {"actions": ACTIONS[None]}}))
-
-    with other_server(handle) as url:
-        PolicyClient(url, dialect="starvla").infer({"lang": "a", "unnorm_key": "x"}, WAIT_S)
-    assert requests[0]["type"] == "infer"
-    assert requests[0]["payload"] == {"examples": [{"lang": "a"}], "unnorm_key": "x"}
 
 
 ERRORS = {
@@ -262,12 +230,14 @@ def test_a_request_has_the_form_of_the_preset():
         write(PRESETS["openpi-droid"], {"exterior_image_1_left": picture}, np.zeros(8), "go")
 
 
-def test_a_contract_whose_joints_the_answers_cannot_move_is_refused():
-    contract = Contract.load(demo_contract())
-    for name, fact in (("openpi-droid", "velocities"), ("openpi-aloha", "base_0_rgb"), ("other", "unknown")):
-        with pytest.raises(ValueError, match=fact):
-            keys_for(contract, name)
-    assert keys_for(contract, "native").names == tuple(camera.image for camera in contract.cameras)
+@pytest.mark.parametrize(
+    ("preset", "fact"),
+    [("openpi-droid", "velocities"), ("openpi-libero", "hand"), ("openpi-aloha", "base_0_rgb")],
+)
+def test_a_contract_that_its_keys_do_not_fit_is_refused(preset, fact):
+    contract = replace(Contract.load(demo_contract()), keys=PRESETS[preset])
+    with pytest.raises(ValueError, match=fact):
+        Asking(contract, Fixed(np.zeros((5, 6))), 0.0)
 
 
 class Fixed:
@@ -284,12 +254,10 @@ def test_a_chunk_is_due_from_its_observation_and_dropped_when_too_old():
     contract = Contract.load(demo_contract())
     images = {camera.image: np.zeros((8, 8, 3), np.uint8) for camera in contract.cameras}
     observation = Observation(images, np.zeros(6, np.float32), "go", 1_000_000_000)
-    asking = Asking(contract, keys_for(contract, "native"), Fixed(np.zeros((5, 6), np.float32)), 0.0)
+    asking = Asking(contract, Fixed(np.zeros((5, 6), np.float32)), 0.0)
     chunk = asking.chunk(observation, lambda: observation.stamp_ns + 1)
     assert (chunk.stamp_ns, chunk.step_dt_s) == (observation.stamp_ns, contract.chunk.step_dt_s)
     with pytest.raises(TimeoutError):
         asking.chunk(observation, lambda: observation.stamp_ns + round(contract.chunk.max_age_s * 1e9) + 1)
     with pytest.raises(ServerError, match="7 numbers"):
-        Asking(contract, keys_for(contract, "native"), Fixed(np.zeros((5, 7))), 0.0).chunk(
-            observation, lambda: 0
-        )
+        Asking(contract, Fixed(np.zeros((5, 7))), 0.0).chunk(observation, lambda: 0)

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from vla_accel_ros.contract import readers, urdf
 from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
+from vla_accel_ros.contract.keys import Keys, read_keys
 from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
     NAME,
@@ -48,7 +49,7 @@ class Contract:
     limits came from. actions: what a row of a chunk is: `joints` (a target for each) or `twist` (six numbers
     for the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves).
     actions_given: whether the file says so, which it must if the model's statistics leave it open. force:
-    force sensors and the arm's reaction to them, None without.
+    force sensors and the arm's reaction to them, None without. keys: of a policy server's requests.
     """
 
     robot: str
@@ -64,6 +65,7 @@ class Contract:
     twist: Twist | None = None
     force: Force | None = None
     actions_given: bool = False
+    keys: Keys = field(default_factory=lambda: Keys({}))
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -114,6 +116,7 @@ class Contract:
             force=read_force(file.child("force")) if file.has("force") else None,
             actions_given=file.contains("actions"),
         )
+        contract = replace(contract, keys=read_keys(file, [camera.image for camera in contract.cameras]))
         file.close()
         _check_names(file, contract)
         _check_twist(file, contract)

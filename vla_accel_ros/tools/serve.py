@@ -13,6 +13,7 @@ import contextlib
 import signal
 import ssl
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from vla_accel_ros.tools.options import (
 )
 
 if TYPE_CHECKING:
+    from vla_accel_ros.contract.keys import Keys
     from vla_accel_ros.wire.server import PolicyServer
 
 CLIENTS, TOGETHER = 32, 16
@@ -43,9 +45,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--statistics", help="which statistics, if there are several: asset id or data set")
     add("--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all (default: %(default)s)")
     add("--port", type=int, default=8000, help="(default: %(default)s)")
-    add("--keys", default="native", metavar="PRESET",
+    add("--keys", default="native", metavar="PRESET|CONTRACT",
         help="where clients put pictures, state and prompt: native (images[NAME], state, prompt), "
-        "openpi-droid, openpi-libero, openpi-aloha, openpi-ur5 or picpp (default: %(default)s)")  # fmt: skip
+        "openpi-droid, openpi-libero, openpi-aloha, openpi-ur5, picpp, picpp-pi06, lerobot, or a contract "
+        "(default: %(default)s)")  # fmt: skip
     add("--prompt", default="", help="instruction for requests without one")
     add("--clients", type=int, default=CLIENTS, help="most clients at once (default: %(default)s)")
     add("--token-file", type=Path, help="file with the token that clients must give as api_key")
@@ -69,7 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         from vla_accel_ros.wire.answering import Answering
-        from vla_accel_ros.wire.keys import keys_of
         from vla_accel_ros.wire.server import PolicyServer
     except ImportError as error:
         raise RuntimeError(f"vla serve needs {error.name}: pip install 'vla_accel_ros[serve]'") from error
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     model = chosen_model(arguments)
     described = describe(model, arguments.statistics, arguments.trained_as)
-    keys = keys_of(arguments.keys, described.config.image_names)  # refused before a weight is read
+    keys = _keys(arguments.keys, described.config.image_names)  # refused before a weight is read
     device, dtype = chosen_device(arguments)
     with Meter(f"loading {model.name}") as meter:
         policy = load_policy(
@@ -111,6 +113,19 @@ def run(arguments: argparse.Namespace) -> int:
     )
     asyncio.run(_serve(server, arguments, token))
     return 0
+
+
+def _keys(name: str, images: Sequence[str]) -> Keys:
+    """Of a preset or a contract. Raises ValueError if clients of this form cannot be answered."""
+    from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.contract.keys import OPENPI, keys_of
+
+    keys = Contract.load(name).keys if name.endswith((".yaml", ".yml")) else keys_of(name, images)
+    if keys.dialect != OPENPI:
+        raise ValueError(
+            f"--keys {name}: {keys.dialect} is the form of a server that robots can ask, not of clients"
+        )
+    return keys
 
 
 async def _serve(server: PolicyServer, arguments: argparse.Namespace, token: str) -> None:

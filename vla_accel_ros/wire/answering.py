@@ -15,24 +15,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from vla_accel_ros.contract.keys import Keys
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.policies import FLOW
 from vla_accel_ros.types import Agreement, Observation
-from vla_accel_ros.wire.keys import Keys, images_in, prompt_in, state_in, vector
+from vla_accel_ros.wire.keys import images_in, pictures, prompt_in, state_in, vector
 
 
 class Answering:
     """An engine behind openpi's protocol; any number of threads may ask, whose frames and chunks share it.
 
     keys: of the clients. prompt: for requests without one, "" to refuse them. Raises ValueError if the keys
-    have more pictures than the policy.
+    have a picture that the policy has not.
     """
 
     def __init__(self, engine: Engine, keys: Keys, prompt: str = "") -> None:
-        names = engine.policy.config.image_names
-        if len(keys.images) > len(names):
-            raise ValueError(f"the keys have the pictures {list(keys.names)}, the policy {list(names)}")
+        pictures(keys, engine.policy.config.image_names)
         self.engine, self._keys, self._prompt = engine, keys, prompt
 
     def metadata(self) -> dict[str, Any]:
@@ -50,10 +49,10 @@ class Answering:
         """The answer to an observation. Raises ValueError, in one sentence, if the request is wrong."""
         begun_s = time.perf_counter()
         policy = self.engine.policy
-        pictures = images_in(request, self._keys, policy.config.image_names)
+        images = images_in(request, self._keys, policy.config.image_names)
         prompt = prompt_in(request, self._keys, self._prompt)
         state = state_in(request, self._keys)
-        with self.engine.observe(Observation(pictures, state, prompt, time.time_ns())) as prefix:
+        with self.engine.observe(Observation(images, state, prompt, time.time_ns())) as prefix:
             chunk = self.engine.act(prefix, **self._wishes(request, state))
         infer_ms = 1e3 * (time.perf_counter() - begun_s)
         return {"actions": chunk.actions, "policy_timing": {"infer_ms": infer_ms}}

@@ -14,8 +14,8 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.types import Chunk, Observation
-from vla_accel_ros.wire.client import ServerError
-from vla_accel_ros.wire.keys import Keys, keys_of, write
+from vla_accel_ros.wire.dialects import ServerError
+from vla_accel_ros.wire.keys import split, write
 
 
 class Client(Protocol):
@@ -24,29 +24,31 @@ class Client(Protocol):
     def infer(self, request: Mapping[str, Any], deadline_s: float) -> np.ndarray: ...
 
 
-def keys_for(contract: Contract, name: str) -> Keys:
-    """The keys of a preset, for a contract's cameras. Raises ValueError for an unknown preset, a camera that
-    is no picture of it, and answers that cannot move joints."""
-    images = [camera.image for camera in contract.cameras]
-    keys = keys_of(name, images)
-    if keys.unfit:
+def check_keys(contract: Contract) -> None:
+    """Raises ValueError if a camera is no picture of the contract's keys, the state has another length, or
+    the answers cannot move its joints."""
+    keys, images = contract.keys, [camera.image for camera in contract.cameras]
+    if keys.answers != contract.actions:
         raise ValueError(
-            f"the answers of {name} are {keys.unfit}, which a contract cannot take: use a policy that "
-            "answers with absolute positions of joints"
+            f"the contract has the actions {contract.actions}, but its keys are of a server that answers "
+            f"with {keys.answers}: write answers: {contract.actions} in keys if that is what this server "
+            "answers with; else use another policy"
         )
-    if unknown := sorted(set(images) - set(keys.names)):
+    if unknown := sorted(set(images) - set(keys.images)):
         raise ValueError(
-            f"the contract has the images {unknown}, but the keys {name} have {list(keys.names)}: give each "
-            "camera's `image` one of these"
+            f"the contract has the images {unknown}, but its keys have {list(keys.images)}: give each "
+            "camera's `image` one of these, or write keys: images: {IMAGE: KEY}"
         )
-    return keys
+    split(keys, np.zeros(len(contract.joints)))
 
 
 class Asking:
-    """Makes chunks of observations. deadline_s: of an answer, 0 for as long as it would be of use."""
+    """Makes chunks of observations. deadline_s: of an answer, 0 for as long as it would be of use. Raises
+    ValueError if the contract's keys do not fit it."""
 
-    def __init__(self, contract: Contract, keys: Keys, client: Client, deadline_s: float) -> None:
-        self._contract, self._keys, self._client = contract, keys, client
+    def __init__(self, contract: Contract, client: Client, deadline_s: float) -> None:
+        check_keys(contract)
+        self._contract, self._client = contract, client
         self._deadline_s = min(deadline_s or contract.chunk.max_age_s, contract.chunk.max_age_s)
         self._number = 0
 
@@ -54,7 +56,7 @@ class Asking:
         """The chunk of an observation. Raises TimeoutError, ConnectionError, ServerError and, for an
         observation that cannot be sent, ValueError."""
         contract = self._contract
-        request = write(self._keys, observation.images, observation.state, observation.instruction)
+        request = write(contract.keys, observation.images, observation.state, observation.instruction)
         observation.check_intact()
         actions = self._client.infer(request, self._deadline_s)
         joints = len(contract.action_names)

@@ -2,47 +2,39 @@
 
 openpi's own client waits for ever, and is dead after the first error. Answers carry no number, so a late one
 would be taken for the next: after a deadline the connection is closed. The metadata of a new connection is
-compared with the first: another model is not driven before somebody has looked (`forget`).
-
-Servers differ in what they answer (dialects): openpi, pi.cpp, vLLM-Omni and SGLang a map or a bare array;
-StarVLA an envelope; GalaxeaVLA one step after another, asked for by empty maps, which become a chunk here.
+compared with the first: another model is not driven before somebody has looked (`forget`). A connection that
+the server closed while nobody asked (vLLM-Omni does after 30 s) is made anew without a word.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from websockets.exceptions import WebSocketException
+from websockets.protocol import State
 from websockets.sync.client import ClientConnection, connect
 
+from vla_accel_ros.contract.keys import OPENPI
 from vla_accel_ros.wire.arrays import MOST_BYTES, pack, unpack, unpack_any
+from vla_accel_ros.wire.dialects import DIALECT, LETTERS, ServerError, check_error
 
-OPENPI, STARVLA, GALAXEA = DIALECTS = ("openpi", "starvla", "galaxea")
 OPEN_S = 2.0
-LETTERS = 300
-MOST_ACTIONS, MOST_DIMS = 1024, 256
-
-
-class ServerError(RuntimeError):
-    """The server answered with an error, or with what cannot be used; a sentence."""
 
 
 class PolicyClient:
     """Asks the server at `url` ("ws://host:8000"); ask from one thread. The first request connects it.
 
-    token: sent as openpi's `Authorization: Api-Key TOKEN`. Attributes: metadata, None before the first
-    connection; connections, how many were made.
+    token: sent as openpi's `Authorization: Api-Key TOKEN`. dialect: see wire/dialects.py. Attributes:
+    metadata, None before the first connection; connections, how many were made.
     """
 
     def __init__(self, url: str, token: str = "", dialect: str = OPENPI) -> None:
-        if dialect not in DIALECTS:
-            raise ValueError(f"the dialect {dialect!r} is unknown: give {', '.join(DIALECTS)}")
-        self.url, self._dialect = url, dialect
+        self.url, self._dialect = url, DIALECT[dialect]()
         self._headers = {"Authorization": f"Api-Key {token}"} if token else {}
         self._connection: ClientConnection | None = None
         self.metadata: dict[str, Any] | None = None
@@ -59,13 +51,15 @@ class PolicyClient:
         def remaining_s() -> float:
             return max(0.0, deadline_s - (time.monotonic() - begun_s))
 
-        message = pack(self._wrapped(request))
+        message = pack(self._dialect.wrap(request))
         try:
-            connection = self._connection or self._connect(remaining_s())
-            answer = self._exchange(connection, message, remaining_s())
-            if self._dialect == GALAXEA:
-                return self._steps(connection, answer, remaining_s)
-            return actions_of(answer)
+            connection = self._connection
+            if connection is None or connection.state is not State.OPEN:
+                connection = self._connect(remaining_s())
+            answers = [self._exchange(connection, message, remaining_s())]
+            while self._dialect.continues(answers):
+                answers.append(self._exchange(connection, pack({}), remaining_s()))
+            return self._dialect.actions(answers, request)
         except BaseException:
             self.close()
             raise
@@ -81,13 +75,6 @@ class PolicyClient:
     def forget(self) -> None:
         """Accept whatever model the next connection has."""
         self.metadata = None
-
-    def _wrapped(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._dialect != STARVLA:
-            return request
-        payload = {key: value for key, value in request.items() if key == "unnorm_key"}
-        example = {key: value for key, value in request.items() if key != "unnorm_key"}
-        return {"type": "infer", "request_id": "0", "payload": {"examples": [example], **payload}}
 
     def _connect(self, within_s: float) -> ClientConnection:
         try:
@@ -116,90 +103,29 @@ class PolicyClient:
                 "deactivate and activate the node to use it"
             )
         self.metadata, self.connections = metadata, self.connections + 1
+        if self._dialect.reset is not None:
+            answer = self._answer(connection, pack(self._dialect.reset), within_s)
+            if isinstance(answer, bytes):  # older vLLM-Omni servers confirm by a text
+                check_error(unpack_any(answer))
         return connection
 
-    def _exchange(self, connection: ClientConnection, message: bytes, within_s: float) -> Any:
+    def _answer(self, connection: ClientConnection, message: bytes, within_s: float) -> str | bytes:
         try:
             connection.send(message)
-            answer = connection.recv(within_s)
+            return connection.recv(within_s)
         except TimeoutError:
             raise TimeoutError(f"{self.url} did not answer within the deadline") from None
         except (OSError, WebSocketException) as error:
             raise ConnectionError(f"{self.url} went away: {_brief(error)}") from error
+
+    def _exchange(self, connection: ClientConnection, message: bytes, within_s: float) -> Any:
+        answer = self._answer(connection, message, within_s)
         if isinstance(answer, str):
             raise ServerError(f"the server reports: {_last_line(answer)}")
         try:
             return unpack_any(answer)
         except ValueError as error:
             raise ServerError(f"the answer cannot be read: {error}") from error
-
-    def _steps(
-        self, connection: ClientConnection, answer: Any, remaining_s: Callable[[], float]
-    ) -> np.ndarray:
-        steps: list[np.ndarray] = []
-        while len(steps) < MOST_ACTIONS:
-            _check_error(answer)
-            action = answer.get("action") if isinstance(answer, dict) else None
-            if not isinstance(action, dict) or not action:
-                raise ServerError("the answer has no action")
-            steps.append(np.concatenate([_numbers(part).ravel() for part in action.values()]))
-            if answer.get("need_obs"):
-                break
-            answer = self._exchange(connection, pack({}), remaining_s())
-        if len({len(step) for step in steps}) != 1:
-            raise ServerError("the steps of a chunk have different numbers of joints")
-        return _checked(np.stack(steps))
-
-
-def actions_of(answer: Any) -> np.ndarray:
-    """float32 [H, D] from an answer of any dialect of one answer. Raises ServerError."""
-    _check_error(answer)
-    if isinstance(answer, dict):
-        data = answer.get("data")
-        if isinstance(data, dict) and "actions" in data:  # StarVLA: one of each example
-            batch = _numbers(data["actions"])
-            if batch.ndim != 3 or len(batch) != 1:
-                raise ServerError(f"the answer has actions of shape {list(batch.shape)}, not [1, H, D]")
-            return _checked(batch[0])
-        values = [answer[name] for name in ("actions", "action_chunk") if name in answer]
-        arrays = [value for value in answer.values() if isinstance(value, np.ndarray) and value.ndim == 2]
-        if not values and len(arrays) == 1:  # vLLM-Omni: by the name of the output
-            values = arrays
-        if not values:
-            raise ServerError(
-                f"the answer has no actions, but {', '.join(map(str, list(answer)[:8])) or 'nothing'}"
-            )
-        answer = values[0]
-    return _checked(_numbers(answer))
-
-
-def _check_error(answer: Any) -> None:
-    if not isinstance(answer, dict):
-        return
-    error = answer.get("error")
-    if answer.get("type") == "error" or error or answer.get("ok") is False:
-        message = error.get("message", error) if isinstance(error, dict) else error or answer.get("message")
-        raise ServerError(f"the server reports: {str(message or 'an error')[:LETTERS]}")
-
-
-def _numbers(value: Any) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ServerError("the actions are no array") from error
-    if array.dtype.kind not in "iuf":
-        raise ServerError(f"the actions are {array.dtype}, not numbers")
-    return array
-
-
-def _checked(actions: np.ndarray) -> np.ndarray:
-    if actions.ndim != 2 or not 0 < len(actions) <= MOST_ACTIONS or not 0 < actions.shape[1] <= MOST_DIMS:
-        raise ServerError(f"the actions have the shape {list(actions.shape)}, not [H, D]")
-    with np.errstate(over="ignore"):
-        actions = actions.astype(np.float32)
-    if not np.isfinite(actions).all():
-        raise ServerError("the actions are not finite")
-    return actions
 
 
 def _last_line(text: str) -> str:

@@ -1,119 +1,57 @@
-"""Where the clients of openpi's protocol put what a policy reads: only the wire is common, not the keys.
+"""Reads and writes requests of openpi's protocol by their keys (contract/keys.py).
 
-A path leads through maps and lists: ("images", "cam_high") is request["images"]["cam_high"]. Pictures are
-named in the order of the policy's own. A server reads what openpi's policies take: uint8, or float in [0, 1];
-[H, W, 3] or [3, H, W]; or the bytes of a JPEG or PNG. A client writes what the public clients send.
+A server reads what openpi's policies take: uint8, or float in [0, 1]; [H, W, 3] or [3, H, W]; or the bytes of
+a JPEG or PNG. A client writes what the public clients send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vla_accel_ros.contract.keys import Keys, Path
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import CompressedView
 
-Path = tuple[str | int, ...]
-NATIVE = "native"
 
-
-@dataclass(frozen=True)
-class Keys:
-    """Where each part of an observation is.
-
-    images: one path for each picture, in the order of the policy's. state: vectors that are joined. prompt:
-    the first one that is there. optional: pictures after the first may be absent.
-
-    Of a client: size, the side of the pictures that it sends, 0 for the camera's; channels_first; turned, by
-    half a turn; parts, the lengths of the state's vectors, the last one free. unfit: why the answers cannot
-    move the joints of a contract, "" if they are absolute positions of joints.
-    """
-
-    images: tuple[Path, ...]
-    state: tuple[Path, ...] = (("state",),)
-    prompt: tuple[Path, ...] = (("prompt",),)
-    optional: bool = False
-    size: int = 224
-    channels_first: bool = False
-    turned: bool = False
-    parts: tuple[int, ...] = ()
-    unfit: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A word for each picture: "cam_high", "wrist_image_left"."""
-        return tuple(
-            str(path[-1]).rpartition("/")[2] if isinstance(path[-1], str) else ("base", "wrist")[path[-1]]
-            for path in self.images
-        )
-
-
-PRESETS: Mapping[str, Keys] = {
-    "openpi-droid": Keys(
-        images=(("observation/exterior_image_1_left",), ("observation/wrist_image_left",)),
-        state=(("observation/joint_position",), ("observation/gripper_position",)),
-        parts=(7,),
-        unfit="velocities of joints",
-    ),
-    "openpi-libero": Keys(
-        images=(("observation/image",), ("observation/wrist_image",)),
-        state=(("observation/state",),),
-        turned=True,
-        unfit="displacements of a hand",
-    ),
-    "openpi-aloha": Keys(
-        images=tuple(("images", name) for name in ("cam_high", "cam_left_wrist", "cam_right_wrist")),
-        optional=True,
-        channels_first=True,
-    ),
-    "openpi-ur5": Keys(images=(("base_rgb",), ("wrist_rgb",)), state=(("joints",), ("gripper",)), parts=(6,)),
-    "picpp": Keys(
-        images=(("images", 0), ("images", 1)),
-        prompt=(("task",), ("prompt",)),
-        size=256,
-        turned=True,
-        unfit="displacements of a hand",
-    ),
-}
-"""Public clients of openpi and pi.cpp, by name."""
-
-
-def keys_of(name: str, image_names: Sequence[str]) -> Keys:
-    """The keys of a preset, or native ones for these pictures: images/NAME, state, prompt (or task). Raises
-    ValueError for an unknown name."""
-    if name == NATIVE:
-        return Keys(
-            images=tuple(("images", image) for image in image_names),
-            prompt=(("prompt",), ("task",)),
-            optional=True,
-            size=0,
-        )
-    if name not in PRESETS:
-        raise ValueError(f"the keys {name!r} are unknown: give {NATIVE}, {', '.join(PRESETS)}")
-    return PRESETS[name]
+def pictures(keys: Keys, image_names: Sequence[str]) -> dict[str, Path]:
+    """Policy image name -> where it is. Raises ValueError if the keys have a picture that the policy has
+    not."""
+    if keys.by_order and len(keys.images) <= len(image_names):
+        return dict(zip(image_names, keys.images.values(), strict=False))
+    if keys.by_order or not set(keys.images) <= set(image_names):
+        raise ValueError(f"the keys have the pictures {list(keys.images)}, the policy {list(image_names)}")
+    return dict(keys.images)
 
 
 def images_in(request: Mapping[str, Any], keys: Keys, image_names: Sequence[str]) -> dict[str, np.ndarray]:
     """Policy image name -> uint8 [H, W, 3], RGB. Raises ValueError that names a missing or wrong key."""
-    pictures = {}
-    for name, path in zip(image_names, keys.images, strict=False):
+    images = {}
+    paths = pictures(keys, image_names)
+    for name, path in paths.items():
         value = _find(request, path)
         if value is not None:
-            pictures[name] = _picture(value, path)
+            images[name] = _picture(value, path)
         elif not keys.optional:
             raise missing(request, path)
-    if not pictures:
-        raise missing(request, keys.images[0])
-    return pictures
+    if not images:
+        raise missing(request, next(iter(paths.values())))
+    return images
 
 
 def state_in(request: Mapping[str, Any], keys: Keys) -> np.ndarray:
     """The state float32 [D] in the policy's units. Raises ValueError as images_in does."""
-    return np.concatenate([vector(_required(request, path), path, 1).ravel() for path in keys.state])
+    return np.concatenate([_part(request, path, count) for path, count in keys.state])
+
+
+def _part(request: Mapping[str, Any], path: Path, count: int) -> np.ndarray:
+    value = vector(_required(request, path), path, 1).ravel()
+    if count and len(value) != count:
+        raise ValueError(f"{shown(path)} has {len(value)} numbers, not {count}")
+    return value
 
 
 def prompt_in(request: Mapping[str, Any], keys: Keys, default: str) -> str:
@@ -134,24 +72,36 @@ def prompt_in(request: Mapping[str, Any], keys: Keys, default: str) -> str:
 
 
 def write(keys: Keys, images: Mapping[str, np.ndarray], state: np.ndarray, prompt: str) -> dict[str, Any]:
-    """The request of a client. images: by `keys.names`, uint8 [H, W, 3]. state: float [D], in the units of
-    the policy's training. Raises ValueError if a picture that the keys require is absent, or the state too
-    short."""
+    """The request of a client. images: by the names of `keys.images`, uint8 [H, W, 3]. state: float [D], in
+    the units of the policy's training. Raises ValueError if a picture that the keys require is absent, or the
+    state has another length."""
     request: dict[str, Any] = {}
-    for number, (name, path) in enumerate(zip(keys.names, keys.images, strict=True)):
+    for number, (name, path) in enumerate(keys.images.items()):
         if name in images:
             _put(request, path, _sent(images[name], keys))
         elif not keys.optional or not number:
             raise ValueError(
                 f"no camera is the image {name}, but {', '.join(images) or 'none'}: the keys have it"
             )
-    if len(state) <= sum(keys.parts):
-        raise ValueError(f"the state has {len(state)} numbers, the keys need more than {sum(keys.parts)}")
-    vectors = np.split(np.asarray(state, np.float64), np.cumsum(keys.parts, dtype=int))
-    for path, part in zip(keys.state, vectors, strict=True):
+    for path in keys.blank:
+        side = keys.size or 224
+        _put(request, path, _sent(np.zeros((side, side, 3), np.uint8), keys))
+    for path, part in zip((path for path, _ in keys.state), split(keys, state), strict=True):
         _put(request, path, part)
+    for path, value in keys.constants.items():
+        _put(request, path, value)
     _put(request, keys.prompt[0], prompt)
     return request
+
+
+def split(keys: Keys, state: np.ndarray) -> list[np.ndarray]:
+    """The vectors of a state [D]. Raises ValueError for another length than theirs."""
+    counts = [count for _, count in keys.state]
+    needed, free = sum(counts), not all(counts)
+    if len(state) < needed + free or (len(state) > needed and not free):
+        at_least = "at least " * free
+        raise ValueError(f"the state has {len(state)} numbers, the keys need {at_least}{needed + free}")
+    return np.split(np.asarray(state, np.float32 if keys.single else np.float64), np.cumsum(counts[:-1]))
 
 
 def resize_with_pad(picture: np.ndarray, size: int) -> np.ndarray:
@@ -213,15 +163,17 @@ def _find(request: Any, path: Path) -> Any:
     return request
 
 
-def _put(request: dict[str, Any], path: Path, value: Any) -> None:
-    first, *parts = path
-    assert isinstance(first, str)
-    if not parts:
-        request[first] = value
-    elif isinstance(parts[0], str):
-        request.setdefault(first, {})[parts[0]] = value
-    else:
-        request.setdefault(first, []).append(value)
+def _put(request: Any, path: Path, value: Any) -> None:
+    """Set request[path[0]][path[1]]...; maps and lists on the way are made."""
+    part, *others = path
+    if isinstance(part, int):
+        request += [None] * (part + 1 - len(request))
+    if others:
+        inner = request[part] if isinstance(part, int) else request.get(part)
+        inner = inner if inner is not None else [] if isinstance(others[0], int) else {}
+        _put(inner, tuple(others), value)
+        value = inner
+    request[part] = value
 
 
 def _sent(picture: np.ndarray, keys: Keys) -> np.ndarray:

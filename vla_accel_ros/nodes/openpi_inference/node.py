@@ -42,18 +42,17 @@ class OpenpiInferenceNode(ObservingNode):
 
     def configure(self) -> None:
         try:
-            from vla_accel_ros.wire.asking import Asking, keys_for
+            from vla_accel_ros.wire.asking import Asking
             from vla_accel_ros.wire.client import PolicyClient
         except ImportError as error:
             raise ValueError(
                 f"engine: {OPENPI} needs {error.name}: pip install msgpack 'websockets>=13'"
             ) from error
         contract = Contract.load(value(self, "contract") or demo_contract())
-        keys = keys_for(contract, value(self, "server_keys"))
         file = value(self, "server_token_file")
         token = Path(file).read_text().strip() if file else ""
-        self._client = PolicyClient(value(self, "server_url"), token, value(self, "server_dialect"))
-        self._asking = Asking(contract, keys, self._client, value(self, "server_deadline_s"))
+        self._client = PolicyClient(value(self, "server_url"), token, contract.keys.dialect)
+        self._asking = Asking(contract, self._client, value(self, "server_deadline_s"))
         self._period_s = 1.0 / value(self, "server_hz")
         self._answer_s = 0.0
         self._ingest = Ingest(contract, self.image_hint, page_lock=False)

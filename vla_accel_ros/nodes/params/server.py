@@ -6,18 +6,6 @@ from vla_accel_ros.nodes.params.parameter import Parameter
 
 OF_A_SERVER = (
     Parameter("server_url", "ws://127.0.0.1:8000", "Address of the policy server, for engine: openpi."),
-    Parameter(
-        "server_keys",
-        "native",
-        "Where the server wants pictures, state and prompt: native, openpi-aloha, openpi-ur5; see "
-        "docs/guide/serve.md.",
-    ),
-    Parameter(
-        "server_dialect",
-        "openpi",
-        "What the server's answers look like; openpi is also that of pi.cpp, vLLM-Omni and SGLang.",
-        choices=("openpi", "starvla", "galaxea"),
-    ),
     Parameter("server_token_file", "", "File with the token that the server wants; empty: none."),
     Parameter(
         "server_hz", 10.0, "Most requests a second, each with newer images [Hz].", minimum=0.1, maximum=240.0
