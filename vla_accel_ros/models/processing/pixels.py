@@ -62,15 +62,16 @@ class PixelRule:
 
     def axes(self, height: int, width: int, size: int) -> tuple[Axis, Axis]:
         """Return the taps of rows and of columns for an image of that size."""
-        inner, start = (size, size), (0, 0)
-        if self.fit != SQUEEZED:
-            inner, start = fitted(height, width, size)
-        if self.fit == CORNER:
-            start = size - inner[0], size - inner[1]
-        rows, columns = (
-            self._axis(*sizes, size) for sizes in zip((height, width), inner, start, strict=True)
-        )
+        placed = self.placed(height, width, size)
+        rows, columns = (self._axis(*sizes, size) for sizes in zip((height, width), *placed, strict=True))
         return rows, columns
+
+    def placed(self, height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return height and width of an image of that size on the square, and its first row and column."""
+        if self.fit == SQUEEZED:
+            return (size, size), (0, 0)
+        inner, start = fitted(height, width, size)
+        return inner, (size - inner[0], size - inner[1]) if self.fit == CORNER else start
 
     def _axis(self, before: int, after: int, start: int, size: int) -> Axis:
         taps, weights = (_two if self.filter == TORCH else self._pillows)(before, after)

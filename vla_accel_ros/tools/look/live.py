@@ -16,7 +16,8 @@ from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE
 
 MOST = 1200
 """Entries kept of each stream: two minutes at ten polls a second."""
-DEPTHS = {"sensor_msgs/msg/JointState": 5, "diagnostic_msgs/msg/DiagnosticArray": 10}
+DEPTHS = {"trajectory_msgs/msg/JointTrajectory": 1, "diagnostic_msgs/msg/DiagnosticArray": 10}
+"""Of queues, else 2: of several commands within a poll the newest is drawn, of joint states two."""
 LATCHED = ("motion", "instruction")
 WHOLE = 2**31
 
