@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from vla_accel_ros.contract import readers, urdf
 from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
+from vla_accel_ros.contract.hands import Columns, make_arms, read_hands
 from vla_accel_ros.contract.keys import Keys, read_keys
 from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
@@ -33,6 +34,9 @@ from vla_accel_ros.contract.parts import (
     Twist,
 )
 from vla_accel_ros.control.force.guard import Force
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import TURN
 
 __all__ = ["TWIST", "Camera", "ChunkTiming", "Contract", "Controller", "Joint", "Stream", "Twist"]
@@ -46,10 +50,11 @@ class Contract:
     """Everything that a policy and a robot must agree on; see the module docstring.
 
     home: joint -> position in ROS units, for all joints of a controller or for none. urdf: the file that the
-    limits came from. actions: what a row of a chunk is: `joints` (a target for each) or `twist` (six numbers
-    for the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves).
-    actions_given: whether the file says so, which it must if the model's statistics leave it open. force:
-    force sensors and the arm's reaction to them, None without. keys: of a policy server's requests.
+    limits came from. actions: what a row of a chunk is: `joints` (a target or velocity for each), `hands`
+    (poses in place of the joints of each of `hands`, which are with their arms) or `twist` (six numbers for
+    the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). actions_given:
+    whether the file says so, which it must if the model's statistics leave it open. force: force sensors and
+    the arm's reaction to them, None without. keys: of a policy server's requests.
     """
 
     robot: str
@@ -66,6 +71,7 @@ class Contract:
     force: Force | None = None
     actions_given: bool = False
     keys: Keys = field(default_factory=lambda: Keys({}))
+    hands: tuple[tuple[Hand, Arm], ...] = ()
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -75,9 +81,12 @@ class Contract:
         fix; OSError if the file, or the URDF that it names, cannot be read.
         """
         folder = Path(path).parent
-        return cls._of(
-            Fields.load(path), lambda name: readers.RobotLimits(folder / name, urdf.read(folder / name))
-        )
+
+        def read(name: str) -> readers.RobotLimits:
+            joints = urdf.read(folder / name)
+            return readers.RobotLimits(folder / name, joints, text=(folder / name).read_text("utf-8"))
+
+        return cls._of(Fields.load(path), read)
 
     @classmethod
     def parse(cls, text: str, urdf_text: str, file: str) -> Contract:
@@ -88,15 +97,18 @@ class Contract:
             if not urdf_text:
                 raise ValueError(f"{file}: it names a URDF; send its text beside it")
             beside = Path(f"the URDF beside {file}")
-            return readers.RobotLimits(beside, urdf.parse(urdf_text.encode(), beside))
+            return readers.RobotLimits(beside, urdf.parse(urdf_text.encode(), beside), text=urdf_text)
 
         return replace(cls._of(Fields.parse(text.encode(), file), read), urdf=None)
 
     @classmethod
     def _of(cls, file: Fields, read: Callable[[str], readers.RobotLimits]) -> Contract:
         """Check a contract. read: the limits in the URDF of this name."""
-        actions = file.choice("actions", ("joints", "twist"), "joints")
+        actions = file.choice("actions", ("joints", "hands", "twist"), "joints")
         limits = _limits(file, read)
+        hands = read_hands(file) if actions == "hands" else ()
+        if hands and limits.file is None:
+            file.missing("urdf", "add it: hands need the robot's description")
         contract = cls(
             robot=file.text("robot", NAME, NAME_FORM),
             cameras=tuple(
@@ -104,9 +116,7 @@ class Contract:
             ),
             max_skew_s=file.number("max_skew_s", above=0.0, most=LONGEST_AGE_S),
             joint_states=readers.read_stream(file.child("joint_states")),
-            joints=tuple(
-                readers.read_joint(fields, limits, actions == "twist") for fields in file.children("joints")
-            ),
+            joints=tuple(readers.read_joint(fields, limits, actions) for fields in file.children("joints")),
             controllers=tuple(readers.read_controller(fields) for fields in file.children("controllers")),
             chunk=readers.read_chunk(file.child("chunk")),
             home=file.named_numbers("home") if file.has("home") else {},
@@ -121,6 +131,8 @@ class Contract:
         _check_names(file, contract)
         _check_twist(file, contract)
         _check_home(file, contract)
+        if hands and all(map(file.valid, ("joints", "hands", "urdf"))):
+            contract = replace(contract, hands=make_arms(file, hands, limits.text, contract.joints))
         if contract.force is not None:
             force = check_force(file, contract.force, contract.joints, actions == "twist")
             contract = replace(contract, force=force)
@@ -152,22 +164,35 @@ class Contract:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """Names of the columns of a chunk [A]: for twist actions those of TWIST first, then joints."""
-        names = tuple(joint.name for joint in self.action_joints)
-        return (*TWIST, *names) if self.actions == "twist" else names
+        """Names of the columns of a chunk [A]: for twist actions those of TWIST first, then joints; those of
+        a hand in place of its joints."""
+        return tuple(name for name, _ in self._columns.rows)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the numbers of a state [S]: the joints, or a hand's in place of its joints."""
+        return self._columns.state_names
+
+    @property
+    def layout(self) -> Layout | None:
+        """How rows become targets of joints; None if they are targets already."""
+        speeds = frozenset(joint.name for joint in self.action_joints if joint.action == "velocity")
+        if not (self.hands or speeds):
+            return None
+        joints = tuple(joint.name for joint in self.action_joints)
+        return Layout(self.hands, self.action_names, joints, speeds)
 
     @property
     def delta_mask(self) -> np.ndarray:
         """bool [A], True where the policy's action is relative to the observed joint."""
-        relative = np.array([joint.action == "delta" for joint in self.action_joints], dtype=bool)
-        return np.concatenate([np.zeros(self._twisted, bool), relative])
+        return np.array([j is not None and j.action == "delta" for _, j in self._columns.rows], dtype=bool)
 
     @property
     def turns(self) -> np.ndarray:
         """A whole turn of each column of a chunk, float64 [A] in the policy's units, where its action is
         relative to a continuous joint; 0 elsewhere."""
-        turns = [abs(joint.scale) * TURN * joint.continuous for joint in self.action_joints]
-        return np.where(self.delta_mask, np.concatenate([np.zeros(self._twisted), turns]), 0.0)
+        turns = [0.0 if j is None else abs(j.scale) * TURN * j.continuous for _, j in self._columns.rows]
+        return np.where(self.delta_mask, np.array(turns), 0.0)
 
     @property
     def max_ages_s(self) -> dict[str, float]:
@@ -176,17 +201,24 @@ class Contract:
         return {**cameras, "joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
 
     def to_policy(self, positions: ArrayLike) -> np.ndarray:
-        """ROS joint positions [..., D] in the policy's units, float64 [..., D]."""
+        """ROS joint positions [..., D] as the policy's state, float64 [..., S]."""
         scale, offset = self._state_units
-        return np.asarray(positions, dtype=np.float64) * scale + offset
+        values = np.asarray(positions, dtype=np.float64)
+        return self._columns.state(values, values * scale + offset)
 
     def to_robot(self, actions: ArrayLike) -> np.ndarray:
-        """The policy's absolute targets [..., A] as ROS joint positions, float64 [..., A].
+        """The policy's rows [..., A] in ROS units, float64 [..., A]: positions of joints, and their
+        velocities where those are the policy's actions.
 
-        The six columns of a twist are in ROS units already and do not change.
+        The columns of a twist are in ROS units already, and those of a hand are for Rows: they do not change.
         """
         scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
+
+    @cached_property
+    def _columns(self) -> Columns:
+        twist = TWIST if self.actions == "twist" else ()
+        return Columns(self.hands, self.joints, self.action_joints, twist)
 
     @cached_property
     def _state_units(self) -> tuple[np.ndarray, np.ndarray]:
@@ -197,13 +229,10 @@ class Contract:
     @cached_property
     def _action_units(self) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset of the columns of a chunk, [A] each."""
-        joints, ones = self.action_joints, np.ones(self._twisted)
-        scales = np.concatenate([ones, [joint.scale for joint in joints]])
-        return scales, np.concatenate([0.0 * ones, [joint.offset for joint in joints]])
-
-    @property
-    def _twisted(self) -> int:
-        return len(TWIST) if self.actions == "twist" else 0
+        scale, offset = np.array(
+            [(1.0, 0.0) if j is None else j.action_units for _, j in self._columns.rows]
+        ).T
+        return scale, offset
 
 
 def _limits(file: Fields, read: Callable[[str], readers.RobotLimits]) -> readers.RobotLimits:

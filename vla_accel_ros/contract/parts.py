@@ -89,7 +89,10 @@ class Joint:
 
     gain: the scale if `map` gives it; None if sign and unit do. following_error: None for the usual one at
     its velocity. continuous: it turns without end, so that its driver may report positions that differ by
-    whole turns; lower and upper then bound the position counted on across pi.
+    whole turns; lower and upper then bound the position counted on across pi. action: `absolute`, `delta`
+    (relative to the observed joint) or `velocity`, of which one unit is per_unit (rad or m, per s).
+    action_line: scale and offset of its actions, if they differ from the state's. pair: the state has it
+    twice, the second time with the other sign, as two fingers that close on each other.
     """
 
     name: str
@@ -104,6 +107,16 @@ class Joint:
     gain: float | None = None
     following_error: FollowingError | None = None
     continuous: bool = False
+    per_unit: float = 1.0
+    action_line: tuple[float, float] | None = None
+    pair: bool = False
+
+    @property
+    def action_units(self) -> tuple[float, float]:
+        """Scale and offset of its actions: policy value = scale * (position or velocity) + offset."""
+        if self.action == "velocity":
+            return self.sign / self.per_unit, 0.0
+        return self.action_line or (self.scale, self.offset)
 
     @property
     def following(self) -> FollowingError:

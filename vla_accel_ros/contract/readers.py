@@ -52,11 +52,13 @@ _LEAST_CROP = 0.25
 
 @dataclass(frozen=True)
 class RobotLimits:
-    """Defaults for joints. joints: of the URDF in `file`. acceleration: for joints that give none."""
+    """Defaults for joints. joints: of the URDF in `file`, whose text it is. acceleration: for joints that
+    give none."""
 
     file: Path | None
     joints: Mapping[str, UrdfJoint]
     acceleration: float | None = None
+    text: str = ""
 
 
 def read_stream(fields: Fields) -> Stream:
@@ -84,8 +86,9 @@ def read_camera(name: str, fields: Fields) -> Camera:
     return camera
 
 
-def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
-    """Read one joint. twist: the policy's actions are twists, so no joint has deltas."""
+def read_joint(fields: Fields, robot: RobotLimits, actions: str) -> Joint:
+    """Read one joint. actions: of the contract; those of a hand need no word for its joints, and with twists
+    no joint has deltas."""
     name = fields.text("name")
     described = _described(fields, robot, name)
     inline = _inline_limits(fields)
@@ -97,9 +100,13 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
         fields.missing("acceleration", "add it, here or for all joints as acceleration of the whole file")
         acceleration = math.nan
     _check_size(fields, lower, upper, velocity, acceleration)
-    choices = ("absolute",) if twist else ("delta", "absolute")
-    action = fields.choice("action", choices, "absolute") if twist else fields.choice("action", choices)
+    choices = ("absolute",) if actions == "twist" else ("delta", "absolute", "velocity")
+    default = {} if actions == "joints" else {"default": "absolute"}
+    action = fields.choice("action", choices, **default)
+    per_unit = fields.number("per_unit", above=0.0) if action == "velocity" else 1.0
     units, reach = _units(fields)
+    action_line = _line(fields, "action_map")[0] if fields.has("action_map") else None
+    pair = fields.flag("pair") if fields.has("pair") else False
     following = _following_error(fields)
     continuous = _continuous(fields, robot, described, units[0])
     slides = units[0] == "m" or (described is not None and described.kind == "prismatic")
@@ -109,7 +116,8 @@ def read_joint(fields: Fields, robot: RobotLimits, twist: bool) -> Joint:
         if slides and fields.contains(f"{key}_deg"):
             fields.refuse(f"{key}_deg", "in degrees", "is for joints that turn, not slide", f"write {key}")
     fields.close()
-    return Joint(name, lower, upper, velocity, acceleration, action, *units, following, continuous)
+    limits = lower, upper, velocity, acceleration
+    return Joint(name, *limits, action, *units, following, continuous, per_unit, action_line, pair)
 
 
 def _described(fields: Fields, robot: RobotLimits, name: str) -> UrdfJoint | None:
@@ -197,19 +205,25 @@ def _units(fields: Fields) -> tuple[tuple[str, int, float, float | None], float]
     for key in ("unit", "sign", "offset"):
         if fields.has(key):
             fields.refuse(key, fields.take(key), "is given together with map", "remove one of them")
-    points = fields.child("map")
+    (gain, offset), reach = _line(fields, "map")
+    return ("rad", 1, offset, gain), reach
+
+
+def _line(fields: Fields, key: str) -> tuple[tuple[float, float], float]:
+    """Scale and offset of a line through two points, and the greatest distance among the robot's."""
+    points = fields.child(key)
     (a, b), (c, d) = points.numbers("robot", 2), points.numbers("policy", 2)
     if a == b:
         points.refuse("robot", [a, b], "is one point twice", "give two different positions")
     if c == d:
         points.refuse("policy", [c, d], "is one point twice", "give two different values")
     points.close()
-    if not fields.valid("map"):
-        return ("rad", 1, math.nan, math.nan), math.inf
+    if not fields.valid(key):
+        return (math.nan, math.nan), math.inf
     gain = (d - c) / (b - a)
     if not (math.isfinite(gain) and gain):
-        fields.refuse("map", gain, "is not a usable scale", "give points further apart")
-    return ("rad", 1, c - gain * a, gain), max(abs(a), abs(b), abs(b - a))
+        fields.refuse(key, gain, "is not a usable scale", "give points further apart")
+    return (gain, c - gain * a), max(abs(a), abs(b), abs(b - a))
 
 
 def _inline_limits(fields: Fields) -> dict[str, float | None]:

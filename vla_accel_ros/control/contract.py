@@ -12,6 +12,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import Limited
 from vla_accel_ros.control.outputs.output import Controller
 
@@ -50,6 +51,8 @@ class Contract(Protocol):
     def twist(self) -> Any: ...
     @property
     def force(self) -> Any: ...
+    @property
+    def layout(self) -> Layout | None: ...
 
 
 class Joints(Protocol):
@@ -71,6 +74,8 @@ class Joints(Protocol):
     def add(self, names: Sequence[str], positions: Any, stamp_ns: int, now_ns: int) -> bool: ...
 
     def newest(self) -> np.ndarray: ...
+
+    def at(self, stamp_ns: int) -> np.ndarray: ...
 
     def count_from(self, position: np.ndarray) -> None: ...
 

@@ -75,7 +75,7 @@ class Motion:
         follower = self.robot.follower
         try:
             try:
-                chunk = received()
+                chunk = self.robot.targets(received())
             except ValueError as refusal:
                 follower.refused(str(refusal))
                 raise

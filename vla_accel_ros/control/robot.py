@@ -7,6 +7,7 @@ rest that gets no commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,10 +19,13 @@ from vla_accel_ros.control.following.joining import MOVING
 from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import JOINT_STATES, MotionState, Safety, Watchdog
 from vla_accel_ros.control.holds import Holds
+from vla_accel_ros.control.kinematics.guard import HandGuard
+from vla_accel_ros.control.kinematics.rows import Rows
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.types import Chunk
 
 SETTLE_S = 2.0
 AGAIN_NS = 10_000_000_000
@@ -56,6 +60,10 @@ class Robot:
         self.limits = JointLimits.of(contract.joints)
         self.columns = [contract.joint_names.index(joint.name) for joint in contract.action_joints]
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
+        layout, limits = contract.layout, JointLimits.of(contract.action_joints)
+        self._rows = None if layout is None else Rows(layout, limits, options.mode == "block")
+        hands = () if layout is None else layout.hands
+        self._guard = HandGuard(hands, limits) if hands else None
 
     def begin(self) -> None:
         """Start without knowledge of the motion, and command nothing.
@@ -64,15 +72,16 @@ class Robot:
         """
         self.beginning += 1
         joints, options = self.contract.action_joints, self.options
-        max_age_s = self.contract.chunk.max_age_s
+        max_age_s, limits = self.contract.chunk.max_age_s, JointLimits.of(joints)
         buffer = TrajectoryBuffer(
             tuple(joint.name for joint in joints),
-            JointLimits.of(joints),
+            limits if self._guard is None else replace(limits, together=True),
             options.mode,
             blend_s=options.blend_s,
             lead_s=self.outputs.lead_s(),
             execution_horizon=options.execution_horizon,
             max_age_s=max_age_s,
+            guard=self._guard,
         )
         following = FollowingError(
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
@@ -101,6 +110,25 @@ class Robot:
         for stop in self.outputs.stop(braking):
             self.follower.joining.begin_after(stop)
             self.braking(stop.end_ns)
+
+    def targets(self, chunk: Chunk) -> Chunk:
+        """A chunk as targets of joints; see Rows. Raises ValueError if it has none, or a joint is not known
+        yet."""
+        if self._rows is None:
+            return chunk
+        if self.joints.newest_ns is None:
+            raise ValueError(
+                "a chunk came before the joints were measured, so nothing is known to start from"
+            )
+        measured = self.joints.at(chunk.stamp_ns)[self.columns]
+        measured = self.follower.buffer.limits.near(measured, self.joints.newest()[self.columns])
+        commanded = measured
+        if self.follower.joining.begun:
+            commanded, _ = self.follower.buffer.reference(chunk.stamp_ns)
+        targets = self._rows.targets(chunk, self.clock.now_ns(), measured, commanded)
+        if self._rows.cut:
+            self.warn_sometimes("reach", f"chunk {chunk.request_id} is cut: {self._rows.cut}")
+        return targets
 
     def open(self) -> None:
         """Prepare the controllers."""

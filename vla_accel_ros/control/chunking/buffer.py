@@ -24,13 +24,10 @@ from typing import Literal
 import numpy as np
 
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
-from vla_accel_ros.control.limits.joint_limits import (
-    JointLimits,
-    brake_from,
-    brake_on_arrival,
-    rest_to_rest_s,
-)
-from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
+from vla_accel_ros.control.kinematics.guard import HandGuard
+from vla_accel_ros.control.limits import joint_limits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
+from vla_accel_ros.control.limits.trajectory_limits import LimitReport
 from vla_accel_ros.control.trajectory import Trajectory, check_finite, hardest, knot_velocities, trusted
 from vla_accel_ros.types import Chunk
 
@@ -56,6 +53,7 @@ class TrajectoryBuffer:
         that is already committed stays committed.
     execution_horizon: number of actions of a chunk that `block` executes; None for all.
     max_age_s: a sent path begins to brake this long after the stamp of the newest chunk.
+    guard: of hands, whose limits a plan keeps, too.
 
     Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
     clock_jumps), `latency_s` (now - stamp of the last chunk) and `report` (of the last limiting). Use it from
@@ -71,6 +69,7 @@ class TrajectoryBuffer:
         lead_s: float = 0.03,
         execution_horizon: int | None = None,
         max_age_s: float = math.inf,
+        guard: HandGuard | None = None,
     ):
         if mode not in MODES:
             raise ValueError(f"mode = {mode!r} is unknown: choose {' or '.join(MODES)}")
@@ -85,6 +84,7 @@ class TrajectoryBuffer:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
+        self._guard = guard or HandGuard((), limits)
         self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
@@ -146,8 +146,8 @@ class TrajectoryBuffer:
         clock_ns: read when all is computed. A path that took longer than lead_s to compute would arrive too
         late, so it is not sent.
 
-        Raises ValueError for an invalid chunk (not H x D, not finite, from the future). The sent motion goes
-        on, whatever becomes of the chunk.
+        Raises ValueError for a chunk that is invalid (not H x D, not finite, from the future) or leads a hand
+        beyond its limits. The sent motion goes on, whatever becomes of it.
         """
         try:
             self.check(chunk, now_ns)
@@ -174,7 +174,7 @@ class TrajectoryBuffer:
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
         state = self.reference(commit_ns)
         knots = self._join(commit_ns, state, due_ns[ahead], self.counted(chunk)[ahead])
-        plan, report = enforce_knots(self.joints, *knots, self.limits)
+        plan, report = self._guard.enforce(self.joints, *knots, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
             return None
@@ -226,7 +226,7 @@ class TrajectoryBuffer:
     def rest_to_rest_ns(self, away: np.ndarray) -> int:
         """Duration of a rest-to-rest cubic over distances [D] within the limits, plus kept_s for the
         delivery."""
-        return math.ceil((rest_to_rest_s(away, self.limits) + self.kept_s) * 1e3) * 1_000_000
+        return math.ceil((joint_limits.rest_to_rest_s(away, self.limits) + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for an invalid chunk; see `update`."""
@@ -248,10 +248,8 @@ class TrajectoryBuffer:
         """The time to go on from. If the clock was set back a little, this is the last time again. If it was
         set back further, the path's times have lost their meaning, and the last commanded position is
         held."""
-        if self._now_ns is None or now_ns >= self._now_ns:
-            return now_ns
-        if self._now_ns - now_ns <= SET_BACK_NS:
-            return self._now_ns
+        if self._now_ns is None or now_ns >= self._now_ns - SET_BACK_NS:
+            return max(now_ns, self._now_ns or now_ns)
         self.counts["clock_jumps"] += 1
         self.reset(self.reference(self._now_ns)[0])
         return now_ns

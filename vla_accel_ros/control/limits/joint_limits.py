@@ -53,14 +53,16 @@ def near(positions: np.ndarray, reference: np.ndarray, turns: np.ndarray) -> np.
 class JointLimits:
     """float64 [D] each: lower and upper position (rad or m), greatest speed (per s) and acceleration (per
     s^2). continuous: bool [D], joints that turn without end; their positions are counted on across pi, and
-    lower and upper bound the count; by default there is none. Raises ValueError if the lengths differ or a
-    range, speed or acceleration is empty."""
+    lower and upper bound the count; by default there is none. together: joints brake in the same time, so
+    that a hand slows down on its way. Raises ValueError if the lengths differ or a range, speed or
+    acceleration is empty."""
 
     lower: np.ndarray
     upper: np.ndarray
     velocity: np.ndarray
     acceleration: np.ndarray
     continuous: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    together: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not np.size(self.continuous):
@@ -92,7 +94,7 @@ class JointLimits:
     def select(self, columns: np.ndarray) -> JointLimits:
         """The limits of some of the joints."""
         limits = self.lower, self.upper, self.velocity, self.acceleration, self.continuous
-        return JointLimits(*(of_joints[columns] for of_joints in limits))
+        return JointLimits(*(of_joints[columns] for of_joints in limits), together=self.together)
 
     @property
     def span(self) -> np.ndarray:
@@ -133,6 +135,8 @@ def brake_from(
         return trusted(joints, np.array([stamp_ns]), p0[None].copy(), v0[None].copy())
     speed = np.abs(v0)
     stop_s = np.ceil(speed / limits.acceleration * 1e6) * 1e-6
+    if limits.together:
+        stop_s = np.where(speed > 0.0, stop_s.max(), 0.0)
     room = np.where(v0 > 0, limits.upper - p0, p0 - limits.lower)
     tight = (room > 0) & (speed * stop_s > 2 * room)
     if tight.any():

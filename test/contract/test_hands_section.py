@@ -1,0 +1,80 @@
+"""The section `hands`, velocities, and gripper numbers that differ between state and action."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from good_contract import GOOD
+from good_contract import load as load_plain
+from hand_arms import EXPLICIT, load, text, ur5e
+
+ANGLES = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4])
+
+
+def test_hand_takes_the_place_of_its_joints_in_state_and_rows(tmp_path):
+    contract = load(tmp_path, text())
+    assert contract.action_names == (
+        *("arm.x", "arm.y", "arm.z", "arm.roll", "arm.pitch", "arm.yaw", "finger_joint"),
+    )
+    assert contract.state_names == contract.action_names
+    assert [joint.name for joint in contract.action_joints] == list(contract.joint_names)
+    assert not contract.delta_mask.any()
+
+
+def test_state_of_many_rows_is_that_of_each(tmp_path):
+    contract = load(tmp_path, text())
+    rows = np.array([np.append(ANGLES + k / 10, k / 100) for k in range(4)])
+    states = contract.to_policy(rows)
+    assert states.shape == (4, 7)
+    np.testing.assert_allclose(states[:, :3], [ur5e(row[:6])[:3, 3] for row in rows], atol=1e-6)
+    np.testing.assert_allclose(states[:, 6], [0.0, 0.01, 0.02, 0.03])
+
+
+def test_libero_has_eight_states_and_seven_actions(tmp_path):
+    """The hand, two fingers that oppose each other in metres; the action closes at 1 and opens at -1."""
+    finger = "acceleration: 2, unit: m, pair: true, action_map: {robot: [0.04, 0.0], policy: [-1, 1]}"
+    contract = load(tmp_path, text("preset: libero, ", finger))
+    assert (len(contract.state_names), len(contract.action_names)) == (8, 7)
+    state = contract.to_policy(np.append(ANGLES, 0.03))
+    np.testing.assert_allclose(state[6:], [0.03, -0.03])
+    np.testing.assert_allclose(contract.to_robot(np.array([0.1] * 6 + [-1.0])), [0.1] * 6 + [0.04])
+
+
+def test_state_may_keep_the_joints(tmp_path):
+    contract = load(tmp_path, text("preset: droid, "))
+    assert contract.state_names == contract.joint_names
+    assert contract.action_names[:3] == ("arm.x", "arm.y", "arm.z")
+
+
+def test_key_of_a_preset_may_be_written_beside_it(tmp_path):
+    ((hand, arm),) = load(tmp_path, text("preset: libero, m: 0.1, relative_to: commanded, ")).hands
+    assert (hand.m, hand.rad, hand.relative_to) == (0.1, 0.5, "commanded")
+    assert arm.joints == tuple(f"j{i + 1}" for i in range(6))
+
+
+@pytest.mark.parametrize(
+    ("written", "facts"),
+    [
+        (text("preset: liberO, "), ("hands.arm.preset", "liberO")),
+        (text("rotation: rpy, state: rpy, "), ("hands.arm.relative_to",)),
+        (text("rotation: rpy, state: rpy, relative_to: measured, "), ("hands.arm.axes",)),
+        (text(EXPLICIT).replace("tip: tool0", "tip: tool1"), ("hands.arm", "tool1", "tool0")),
+        (text(EXPLICIT).replace("base: l0", "base: tool0"), ("hands.arm",)),
+        (text(EXPLICIT).replace("linear: 0.5", "linear: 0"), ("hands.arm.linear",)),
+        (text(EXPLICIT).replace("urdf: arm.urdf\n", ""), ("urdf is missing",)),
+        (text(EXPLICIT + "box: {lower: [0, 0, 0], upper: [1, 1, 0]}, "), ("hands.arm.box.lower",)),
+        (text(EXPLICIT).replace("actions: hands", "actions: joints"), ("hands",)),
+        (text(EXPLICIT).replace("  - {name: j4}\n", "").replace("j4, ", ""), ("j4",)),
+    ],
+)
+def test_mistake_in_hands_names_its_place(tmp_path, written, facts):
+    with pytest.raises(ValueError) as refusal:
+        load(tmp_path, written)
+    assert all(fact in str(refusal.value) for fact in facts), refusal.value
+
+
+def test_velocity_of_a_joint_is_in_units_of_the_policy(tmp_path):
+    """DROID: one unit is 0.2 rad in a step of 1/15 s."""
+    contract = load_plain(tmp_path, GOOD.replace("action: delta", "action: velocity, per_unit: 3.0"))
+    np.testing.assert_allclose(contract.to_robot([0.5, 0.04]), [-1.5, 0.04])  # its sign is -1
+    assert not contract.delta_mask.any() and contract.layout.velocities == {"a"}

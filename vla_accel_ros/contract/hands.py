@@ -1,0 +1,156 @@
+"""The section `hands` of a contract: hands that a policy knows by their pose instead of their joints.
+
+    actions: hands
+    urdf: robot.urdf
+    hands:
+      arm: {preset: libero, base: base_link, tip: tool0, linear: 0.5, angular: 1.5}
+
+A hand takes the place of its first joint in the rows of chunks and, unless `state: joints`, in the state. The
+other joints of `joints`, such as a gripper, stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.contract.fields import Fields
+from vla_accel_ros.contract.parts import NAME, NAME_FORM, Joint
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, PRESETS, RELATIVE_TO, TOOL, Box, Hand
+from vla_accel_ros.control.kinematics.rotations import AXES
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+
+_LINK = r"\S+"
+_CONVENTION = ("rotation", "state", "relative_to", "axes")
+OPPOSITE = "opposite"
+"""Of a pair of fingers, the second."""
+
+
+def read_hands(fields: Fields) -> tuple[Hand, ...]:
+    """Read the section."""
+    return tuple(_hand(name, each) for name, each in fields.named("hands", NAME, NAME_FORM))
+
+
+def _hand(name: str, fields: Fields) -> Hand:
+    preset: Mapping[str, Any] = {}
+    if fields.has("preset"):
+        preset = PRESETS[fields.choice("preset", tuple(PRESETS))]
+
+    def choice(key: str, choices: tuple[str, ...]) -> str:
+        given = {"default": preset[key]} if key in preset else {}
+        return str(fields.choice(key, choices, **given))
+
+    relative_to = choice("relative_to", RELATIVE_TO)
+    hand = Hand(
+        name,
+        base=fields.text("base", _LINK, "a link such as base_link"),
+        tip=fields.text("tip", _LINK, "a link such as tool0"),
+        rotation=choice("rotation", tuple(AXES)),
+        state=choice("state", (JOINTS, *AXES)),
+        relative_to=relative_to,
+        axes=choice("axes", (BASE, TOOL)) if relative_to != RELATIVE_TO[0] else BASE,
+        linear=fields.number("linear", above=0.0),
+        angular=fields.number("angular", above=0.0),
+        m=fields.number("m", above=0.0, default=preset.get("m", 1.0)),
+        rad=fields.number("rad", above=0.0, default=preset.get("rad", 1.0)),
+        zero=_three(fields.numbers("zero", 3)) if fields.has("zero") else preset.get("zero", (0.0,) * 3),
+        box=_box(fields.child("box")) if fields.has("box") else None,
+    )
+    fields.close()
+    return hand
+
+
+def _three(values: tuple[float, ...]) -> tuple[float, float, float]:
+    x, y, z = values
+    return x, y, z
+
+
+def _box(fields: Fields) -> Box:
+    box = Box(_three(fields.numbers("lower", 3)), _three(fields.numbers("upper", 3)))
+    if any(low >= high for low, high in zip(box.lower, box.upper)):
+        fields.refuse("lower", list(box.lower), f"is not below upper = {list(box.upper)}", "swap or fix them")
+    fields.close()
+    return box
+
+
+def make_arms(
+    file: Fields, hands: Sequence[Hand], description: str, joints: Sequence[Joint]
+) -> tuple[tuple[Hand, Arm], ...]:
+    """Each hand with its arm; none after a mistake."""
+    arms: list[tuple[Hand, Arm]] = []
+    names, limits = [joint.name for joint in joints], JointLimits.of(joints)
+    for hand in hands:
+        try:
+            arm = Arm(description, names, limits, hand.base, hand.tip)
+        except ValueError as problem:
+            file.refuse(f"hands.{hand.name}", hand.tip, "cannot be moved", str(problem))
+            continue
+        both = [(other.name, n) for other, theirs in arms for n in arm.joints if n in theirs.joints]
+        if both:
+            file.refuse(
+                f"hands.{hand.name}", hand.tip, f"shares {both[0][1]} with {both[0][0]}", "fix the links"
+            )
+        arms.append((hand, arm))
+    return tuple(arms)
+
+
+class Columns:
+    """Which numbers rows and states have. joints: all [D]. moved: those that have a target. first: names of
+    the numbers in front of a row."""
+
+    def __init__(
+        self,
+        hands: Sequence[tuple[Hand, Arm]],
+        joints: Sequence[Joint],
+        moved: Sequence[Joint],
+        first: tuple[str, ...],
+    ) -> None:
+        self._hands, self._joints = hands, joints
+        self.rows: list[tuple[str, Joint | None]] = [(name, None) for name in first]
+        self.rows += self._row(moved)
+        self.state_names = tuple(name for name, *_ in self._state())
+        self.plain = all(index is not None and sign == 1.0 for _, index, sign in self._state())
+
+    def state(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """The state, float64 [..., S], of positions and of the joints' numbers in the policy's units,
+        [..., D] each."""
+        if self.plain:
+            return numbers
+        flat = positions.reshape(-1, positions.shape[-1]), numbers.reshape(-1, numbers.shape[-1])
+        states = [self._one(*row) for row in zip(*flat)]
+        return np.array(states).reshape(*positions.shape[:-1], len(self.state_names))
+
+    def _one(self, positions: np.ndarray, numbers: np.ndarray) -> list[float]:
+        poses = {
+            name: value
+            for hand, arm in self._hands
+            if hand.state_columns
+            for name, value in zip(hand.state_columns, hand.observed(arm.pose(positions[arm.columns])))
+        }
+        return [poses[n] if i is None else sign * numbers[i] for n, i, sign in self._state()]
+
+    def _row(self, moved: Sequence[Joint]) -> Iterator[tuple[str, Joint | None]]:
+        names = [joint.name for joint in moved]
+        owners = {name: hand for hand, arm in self._hands for name in arm.joints}
+        for joint in moved:
+            hand = owners.get(joint.name)
+            if hand is None:
+                yield joint.name, joint
+            elif names.index(joint.name) == min(names.index(n) for n in names if owners.get(n) is hand):
+                yield from ((name, None) for name in hand.columns)
+
+    def _state(self) -> Iterator[tuple[str, int | None, float]]:
+        """Each number: its name, the joint that it is of (None: of a hand), and its sign."""
+        owners = {n: (h, arm) for h, arm in self._hands if h.state_columns for n in arm.joints}
+        for index, joint in enumerate(self._joints):
+            if joint.name not in owners:
+                yield joint.name, index, 1.0
+                if joint.pair:
+                    yield f"{joint.name}.{OPPOSITE}", index, -1.0
+                continue
+            hand, arm = owners[joint.name]
+            if index == arm.columns.min():
+                yield from ((name, None, 1.0) for name in hand.state_columns)

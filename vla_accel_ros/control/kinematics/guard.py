@@ -1,0 +1,94 @@
+"""Limits of hands on a trajectory of joints: the speed of each tip, and the box that it stays in.
+
+The trajectory is looked at every LOOK_S, and where the joints would come to rest from there: a stop may begin
+at any time. A hand that is out of its box already, because others moved it, may only go towards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
+from vla_accel_ros.control.trajectory import Trajectory
+
+LOOK_S = 0.01
+_BETWEEN = 0.995
+"""Share of a speed that may be used, for what is between two looks."""
+_OUT_M = 1e-4
+_TRIES, _MARGIN = 12, 1.02
+"""Tries to slow the joints down for a hand, and by how much more than in proportion."""
+
+
+class HandGuard:
+    """hands: each with its arm. limits: of all joints of the trajectories."""
+
+    def __init__(self, hands: Sequence[tuple[Hand, Arm]], limits: JointLimits) -> None:
+        self._hands, self._limits = hands, limits
+
+    def enforce(
+        self,
+        joints: tuple[str, ...],
+        times_ns: np.ndarray,
+        positions: np.ndarray,
+        velocities: np.ndarray,
+        limits: JointLimits,
+    ) -> tuple[Trajectory, LimitReport]:
+        """As enforce_knots, with the joints so slow that no hand is too fast. Raises ValueError if no slower
+        motion keeps the speed of a hand, or the motion leads one out of its box."""
+        if not self._hands:
+            return enforce_knots(joints, times_ns, positions, velocities, limits)
+        slowed = limits
+        for _ in range(_TRIES):
+            plan, report = enforce_knots(joints, times_ns, positions, velocities, slowed)
+            excess = self.excess(plan)
+            if excess <= 1.0:
+                self.check(plan)
+                return plan, report
+            slowed = replace(slowed, velocity=slowed.velocity / (_MARGIN * excess))
+        raise ValueError(f"a hand would move {excess:.2f} times as fast as it may: give slower actions")
+
+    def excess(self, plan: Trajectory) -> float:
+        """How many times as fast as it may the fastest hand is, turning included."""
+        positions, velocities = plan.sample(_looks(plan))
+        highest = 0.0
+        for hand, arm in self._hands:
+            for position, velocity in zip(positions[:, arm.columns], velocities[:, arm.columns]):
+                twist = arm.jacobian(position) @ velocity
+                linear, angular = np.linalg.norm(twist[:3]), np.linalg.norm(twist[3:])
+                highest = max(highest, float(linear) / hand.linear, float(angular) / hand.angular)
+        return highest / _BETWEEN
+
+    def check(self, plan: Trajectory) -> None:
+        """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box."""
+        boxed = [(hand, arm) for hand, arm in self._hands if hand.box is not None]
+        if not boxed:
+            return
+        positions, velocities = plan.sample(_looks(plan))
+        stop_s = (np.abs(velocities) / self._limits.acceleration).max(axis=1)[:, None]
+        rests = np.clip(positions + velocities * stop_s / 2, self._limits.lower, self._limits.upper)
+        for hand, arm in boxed:
+            assert hand.box is not None
+            lower, upper = np.array(hand.box.lower), np.array(hand.box.upper)
+            joints = np.stack([positions, rests], axis=1)[..., arm.columns].reshape(-1, len(arm.joints))
+            tips = np.array([arm.pose(row).translation for row in joints])
+            beyond = np.maximum(np.maximum(lower - tips, tips - upper), 0.0)
+            out = (beyond > np.maximum(beyond[0], _OUT_M)).any(axis=1)
+            if out.any():
+                tip, worst = tips[out][0], beyond[out][0]
+                axis = "xyz"[int(worst.argmax())]
+                raise ValueError(
+                    f"{hand.name} would leave its box: {hand.tip} at {np.round(tip, 3).tolist()} m is "
+                    f"{worst.max():.3f} m beyond it in {axis}"
+                )
+
+
+def _looks(plan: Trajectory) -> np.ndarray:
+    """Times to look at, int64 [N], ends and knots included."""
+    looks = np.arange(plan.start_ns, plan.end_ns, round(LOOK_S * 1e9))
+    return np.union1d(looks, plan.times_ns)

@@ -1,0 +1,128 @@
+"""What the numbers of a hand mean: a pose of one link in another, or how it changes.
+
+absolute: the pose itself. observation: relative to the pose at the chunk's observation, for every row
+(GR00T, UMI). measured, commanded: each row changes the pose of the row before; the first one that which was
+measured (LIBERO, DROID) or commanded (Bridge) at the observation. A policy that is trained on steps from the
+measured pose was shown by how much the arm lags; executed ahead, its rows add up to what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.control.kinematics.rotations import AXES, matrix, numbers, pinocchio
+
+POSITION = ("x", "y", "z")
+RELATIVE_TO = ("absolute", "observation", "measured", "commanded")
+BASE, TOOL = "base", "tool"
+_ROWS, _COLUMNS = "rot6d_rows", "rot6d_columns"
+JOINTS = "joints"
+"""A state that has the joints themselves."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where the tip may be: lower and upper corner in the base [m]."""
+
+    lower: tuple[float, float, float]
+    upper: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Hand:
+    """A hand that a policy knows by its pose; it stands for the joints between base and tip.
+
+    name: in front of its columns. base, tip: links of the URDF. rotation: form of the rotation in a row of a
+    chunk (rotations.AXES). state: its form in the state, or JOINTS. relative_to: see the module docstring.
+    axes: BASE if a change is about the axes of the base (position added, R = change R), TOOL if about those
+    of the tip (pose times change). m, rad: what a unit of the policy's change or position is; rad counts for
+    forms with angles. zero: rpy of the tip where the policy counts no rotation (axes: base). linear, angular:
+    greatest speed [m/s], [rad/s]. box: None for everywhere.
+    """
+
+    name: str
+    base: str
+    tip: str
+    rotation: str
+    state: str
+    relative_to: str
+    axes: str
+    linear: float
+    angular: float
+    m: float = 1.0
+    rad: float = 1.0
+    zero: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    box: Box | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its numbers in a row of a chunk."""
+        return tuple(f"{self.name}.{axis}" for axis in (*POSITION, *AXES[self.rotation]))
+
+    @property
+    def state_columns(self) -> tuple[str, ...]:
+        """Names of its numbers in a state; none if that has the joints."""
+        axes = () if self.state == JOINTS else (*POSITION, *AXES[self.state])
+        return tuple(f"{self.name}.{axis}" for axis in axes)
+
+    def observed(self, pose: Any) -> np.ndarray:
+        """The state of a pose (SE3), float64 [3 + r]."""
+        rotation = pose.rotation @ matrix(np.array(self.zero), "rpy").T
+        return np.concatenate([pose.translation, numbers(rotation, self.state)])
+
+    def poses(self, rows: np.ndarray, begin: Any) -> list[Any]:
+        """The poses (SE3) that rows, float64 [H, 3 + r], ask for. begin: at the observation, as measured or
+        commanded. Raises ValueError if a rotation is none."""
+        pin, zero = pinocchio(), matrix(np.array(self.zero), "rpy")
+        poses: list[Any] = []
+        for row in self._scaled(rows):
+            change = pin.SE3(matrix(row[3:], self.rotation), row[:3].copy())
+            if self.relative_to == "absolute":
+                poses.append(pin.SE3(change.rotation @ zero, change.translation))
+                continue
+            before = begin if self.relative_to == "observation" or not poses else poses[-1]
+            if self.axes == TOOL:
+                poses.append(before * change)
+            else:
+                position = before.translation + change.translation
+                poses.append(pin.SE3(change.rotation @ before.rotation, position))
+        return poses
+
+    def _scaled(self, rows: np.ndarray) -> np.ndarray:
+        angles = self.rad if self.rotation in ("rpy", "axis_angle") else 1.0
+        return rows * np.array([self.m] * 3 + [angles] * (rows.shape[1] - 3))
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "libero": {
+        "rotation": "axis_angle",
+        "state": "axis_angle",
+        "relative_to": "measured",
+        "axes": BASE,
+        "m": 0.05,
+        "rad": 0.5,
+    },
+    "bridge": {
+        "rotation": "rpy",
+        "state": "rpy",
+        "relative_to": "commanded",
+        "axes": BASE,
+        "zero": (0.0, np.pi / 2, 0.0),
+    },
+    "droid": {
+        "rotation": "rpy",
+        "state": JOINTS,
+        "relative_to": "measured",
+        "axes": BASE,
+        "m": 0.075,
+        "rad": 0.15,
+    },
+    "umi": {"rotation": _ROWS, "state": _ROWS, "relative_to": "observation", "axes": TOOL},
+    "groot": {"rotation": _ROWS, "state": _ROWS, "relative_to": "observation", "axes": TOOL},
+    "xvla": {"rotation": _COLUMNS, "state": _COLUMNS, "relative_to": "absolute", "axes": BASE},
+}
+"""Conventions of others, by name; every key may be written beside it."""

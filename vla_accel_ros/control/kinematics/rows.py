@@ -1,0 +1,88 @@
+"""A chunk's rows as targets of joints, before anything else sees them.
+
+What a row of a hand or of velocities means depends on where the robot was at the observation, as measured or
+as commanded by then; only what moves the robot knows both. The rest of a chunk's way (plausibility, limits,
+blending, stops) is that of joint targets. Rows that are past are not solved. A chunk ends before the first
+pose that its arm does not reach, and is refused if nothing of it is left to execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.types import Chunk
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the numbers of rows are. hands: each with its arm. names: of the columns [A]. joints: those that
+    are moved [D]. velocities: those whose column is a velocity (rad/s or m/s)."""
+
+    hands: Sequence[tuple[Hand, Arm]]
+    names: tuple[str, ...]
+    joints: tuple[str, ...]
+    velocities: frozenset[str] = frozenset()
+
+
+class Rows:
+    """layout, limits: of the joints that are moved. whole: also rows that are past are executed. Attribute
+    `cut`: why the last chunk was cut, else empty."""
+
+    def __init__(self, layout: Layout, limits: JointLimits, whole: bool = False) -> None:
+        self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
+        place = {name: column for column, name in enumerate(layout.names)}
+        self._hands = [(h, arm, [place[name] for name in h.columns]) for h, arm in layout.hands]
+        plain = [(place[name], i) for i, name in enumerate(layout.joints) if name in place]
+        self._plain = [(i, k) for i, k in plain if layout.joints[k] not in layout.velocities]
+        self._velocities = [(i, k) for i, k in plain if layout.joints[k] in layout.velocities]
+
+    def targets(self, chunk: Chunk, now_ns: int, measured: np.ndarray, commanded: np.ndarray) -> Chunk:
+        """A chunk of joint targets, float64 [h, D], h <= H. now_ns: rows that were due before are not solved.
+        measured, commanded: float64 [D] joints at the observation.
+
+        Raises ValueError if the chunk has other columns, a number that is not finite or a rotation that is
+        none, or its first pose from now on is out of reach.
+        """
+        rows = np.asarray(chunk.actions, np.float64)
+        names = self._layout.names
+        if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(names):
+            raise ValueError(
+                f"chunk actions have shape {rows.shape}: give H x {len(names)} for {', '.join(names)}"
+            )
+        if not np.isfinite(rows).all():
+            row, column = np.argwhere(~np.isfinite(rows))[0]
+            raise ValueError(f"chunk has {rows[row, column]} for {names[column]} in action {row}")
+        rows = rows[: chunk.executed]
+        joints = np.tile(commanded, (len(rows), 1))
+        for column, joint in self._plain:
+            joints[:, joint] = rows[:, column]
+        for column, joint in self._velocities:
+            way = np.cumsum(rows[:, column]) * chunk.step_dt_s
+            low, high = self._limits.lower[joint], self._limits.upper[joint]
+            joints[:, joint] = np.clip(commanded[joint] + way, low, high)
+        ahead = 0 if self._whole else sum(chunk.due_ns(i) <= now_ns for i in range(len(rows)))
+        self.cut = ""
+        for hand, arm, columns in self._hands:
+            begin = arm.pose((commanded if hand.relative_to == "commanded" else measured)[arm.columns])
+            poses = hand.poses(rows[:, columns], begin)[ahead:]
+            solved = arm.solve(poses, commanded[arm.columns])
+            if len(solved) < len(poses):
+                self.cut = f"action {ahead + len(solved)} of {hand.name}: {arm.why()}"
+                if not len(solved):
+                    raise ValueError(f"chunk {chunk.request_id}: {self.cut}")
+                rows, joints = rows[: ahead + len(solved)], joints[: ahead + len(solved)]
+            joints[ahead:, arm.columns] = solved[: len(joints) - ahead]
+            if ahead < len(joints):
+                joints[:ahead, arm.columns] = joints[ahead, arm.columns]
+        return replace(
+            chunk,
+            actions=joints,
+            update_magnitudes=np.asarray(chunk.update_magnitudes)[: len(joints)],
+            execution_horizon=None,
+        )
