@@ -7,7 +7,6 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 SITE := out/docs/bin
-PEERS := out/peers/bin
 
 # A sourced ROS 2, another virtual environment or an outer make must not reach into this one.
 ifneq ($(AMENT_PREFIX_PATH)$(_ROS_WHEELS_BOOTSTRAP_COMPLETE),)
@@ -74,10 +73,15 @@ test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced wo
 	@command -v ros2 >/dev/null || { echo "make test-launch needs ros2: source ROS 2 and the workspace"; exit 1; }
 	python3 -m pytest -m launch $(ARGS)
 
-test-peers: venv-test  ## lerobot opens a dataset of ours and trains a step; installs it (3 GB, Python 3.12) into out/peers
-	@[ -x $(PEERS)/pip ] || $(or $(PYTHON),python3.12) -m venv out/peers
-	@$(PEERS)/pip install --quiet --disable-pip-version-check -r requirements/peers.txt
-	PEERS=$(abspath $(PEERS)) $(BIN)/pytest -m peers test/tools $(ARGS)
+# openpi's own package needs all of its models' dependencies; its server needs none of them.
+OPENPI := git+https://github.com/Physical-Intelligence/openpi@15a9616a00943ada6c20a0f158e3adb39df2ccac
+test-peers: venv-test  ## others' own programs (lerobot, openpi's client and server), installed into out/peers (4 GB, Python 3.12)
+	@for peer in $(basename $(notdir $(wildcard requirements/peers/*.txt))); do \
+	  [ -x out/peers/$$peer/bin/pip ] || $(or $(PYTHON),python3.12) -m venv out/peers/$$peer && \
+	  out/peers/$$peer/bin/pip install --quiet --disable-pip-version-check -r requirements/peers/$$peer.txt || exit 1; \
+	done
+	@out/peers/openpi/bin/pip install --quiet --disable-pip-version-check --no-deps "$(OPENPI)"
+	PEERS=$(abspath out/peers) $(BIN)/pytest -m peers test/tools test/wire $(ARGS)
 
 kernels: export OMP_NUM_THREADS := 1
 kernels: venv-test  ## kernels and stages in every case; a commit needs fewer

@@ -48,7 +48,7 @@ def dataset(tmp_path_factory) -> Path:
 def run(program: str, *arguments: str) -> str:
     """What a program of the environment PEERS prints."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [str(Path(os.environ["PEERS"]) / program), *arguments]
+    command = [str(Path(os.environ["PEERS"]) / "lerobot" / "bin" / program), *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stderr + result.stdout
