@@ -81,6 +81,7 @@ test-peers: venv-test  ## others' own programs (lerobot, openpi's client and ser
 	  out/peers/$$peer/bin/pip install --quiet --disable-pip-version-check -r requirements/peers/$$peer.txt || exit 1; \
 	done
 	@out/peers/openpi/bin/pip install --quiet --disable-pip-version-check --no-deps "$(OPENPI)"
+	@out/peers/lerobot/bin/pip install --quiet --disable-pip-version-check --no-deps ./plugins/lerobot
 	PEERS=$(abspath out/peers) $(BIN)/pytest -m peers test/tools test/wire $(ARGS)
 
 kernels: export OMP_NUM_THREADS := 1
