@@ -6,8 +6,9 @@
 A setting is a value of lanes, optionally followed by other options of the engine: "text,prefill_groups=6",
 "two,partition=32:100". The others are compared with the first setting.
 
-Full-size random weights. A camera gives 30 frames a second, joints change 500 times a second (--joints),
-further chunks are wanted as often, and the model continues its own prompt at 72 tokens a second. The ways:
+Full-size random weights. A camera gives 30 frames a second, another process gives joints 500 times a second
+(--joints), further chunks are wanted as often, and the model continues its own prompt at 72 tokens a second.
+The ways:
 `stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
 (docs/lab/staggered.md). The interpreter is set as in a node. For each case, timed by the host after a
 warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, the
@@ -150,11 +151,12 @@ def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     streamed.begin()
     time.sleep(seconds)
     done, took_s = streamed.end()
-    arrival_s = np.array(streamed.came_s)
+    arrival_s, joints_s = np.array(streamed.came_s), np.array(streamed.joints_s)
     given_up = streamed.stream.degradation
     chunks = done["chunks"] + done["first_chunks"]
     return {
         "vision": {"hz": round(done["frames"] / took_s, 3), "dropped": streamed.dropped},
+        "joints": {"interval": summary(1e3 * np.diff(joints_s))},
         "chunks": {"hz": round(chunks / took_s, 2), "interval": summary(1e3 * np.diff(arrival_s))},
         "first_chunk": summary(1e3 * np.array(streamed.first_s)),
         "tokens_hz": round(done["tokens"] / took_s, 2),

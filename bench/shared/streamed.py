@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -76,10 +79,10 @@ class Camera:
 
 class Streamed:
     """A stream that runs during the block. rates: Hz of vision, action and language; joints_hz: of newer
-    joints. deadline_s: of each; 0 = as in the node inference.
+    joints, from another process. deadline_s: of each; 0 = as in the node inference.
 
-    came_s: when each chunk came; first_s: from an image to its first chunk. dropped: frames that were never
-    taken. All for the window from `begin` to `end`.
+    joints_s, came_s: when joints and chunks came; first_s: from an image to its first chunk. dropped: frames
+    that were never taken. All for the window from `begin` to `end`.
     """
 
     def __init__(
@@ -92,10 +95,7 @@ class Streamed:
     ) -> None:
         self._engine, self._camera, self._joints_hz = engine, camera, joints_hz
         self._joints = np.zeros(engine.policy.joints, np.float32), 0
-        self._sensing, self._stopping = (
-            threading.Thread(target=self._sense, name="joints", daemon=True),
-            False,
-        )
+        self._sensing = threading.Thread(target=self._sense, name="joints", daemon=True)
         ports = Ports(
             camera.take,
             lambda: None,
@@ -111,6 +111,7 @@ class Streamed:
         self.stream = Streaming(
             engine, ports, paces["vision"], paces["action"], paces["language"], ANSWER_TOKENS
         )
+        self.joints_s: list[float] = []
         self.came_s: list[float] = []
         self.first_s: list[float] = []
         self._newest = -1
@@ -124,14 +125,17 @@ class Streamed:
         self._engine.runner.run = self._counted  # type: ignore[method-assign]
         self._camera.start()
         self.stream.start()
+        command = [sys.executable, str(Path(__file__).with_name("joints.py")), str(self._joints_hz)]
+        self._driver = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
         self._sensing.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping = True
+        self._driver.terminate()
         self._sensing.join()
+        self._driver.wait()
         self.stream.stop()
         self._camera.stop()
         self._engine.runner.run = self._run  # type: ignore[method-assign]
@@ -140,8 +144,8 @@ class Streamed:
 
     def begin(self) -> None:
         """Begin the window."""
-        self.came_s.clear()
-        self.first_s.clear()
+        for times_s in (self.joints_s, self.came_s, self.first_s):
+            times_s.clear()
         with self._lock:
             self._before, self._began_s = self._done.copy(), time.monotonic()
         self._frames = self._camera.number, self._camera.taken
@@ -190,12 +194,11 @@ class Streamed:
                 self._done["forwards"] += 1
 
     def _sense(self) -> None:
-        due_s, period_s = time.monotonic(), 1.0 / self._joints_hz
-        while not self._stopping:
+        assert self._driver.stdout is not None
+        while self._driver.stdout.read(1):
+            self.joints_s.append(time.monotonic())
             self._joints = self._joints[0], self._joints[1] + 1
             self.stream.joints_came()
-            due_s = max(due_s + period_s, time.monotonic() - period_s)
-            time.sleep(max(0.0, due_s - time.monotonic()))
 
     def _on_chunk(self, chunk: Chunk, took_s: float) -> None:
         now_s = time.monotonic()
