@@ -21,6 +21,9 @@ MOST_ITEMS, MOST_LENGTH = 20_000, 4096
 """Entries of all maps and lists of a message, and of one."""
 MOST_DIMS = 8
 
+_COPIED = 4096
+"""Smaller arrays are copied sooner than viewed."""
+
 _NUMBER = re.compile(r"[<>=|]?(?:b1|i[1248]|u[1248]|f[248])")
 _OTHER = re.compile(r"[<>=|]?(?:[US]\d{1,4}|[mM]8\[[a-zA-Z]{1,2}\])")
 
@@ -125,13 +128,20 @@ def _encoded(value: Any) -> dict[bytes, Any]:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "VOc":
         return {
             b"__ndarray__": True,
-            b"data": value.tobytes(),
+            b"data": _bytes(value),
             b"dtype": value.dtype.str,
             b"shape": value.shape,
         }
     if isinstance(value, np.generic) and value.dtype.kind not in "VOc":
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     raise ValueError(f"cannot be packed: {type(value).__name__} {getattr(value, 'dtype', '')}".rstrip())
+
+
+def _bytes(value: np.ndarray) -> memoryview | bytes:
+    """In C order; not copied if that is the order of large ones."""
+    if value.flags.c_contiguous and value.nbytes >= _COPIED:
+        return value.reshape(-1).view(np.uint8).data
+    return value.tobytes()
 
 
 def _brief(error: Exception) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -51,6 +52,13 @@ class Counts:
     errors: int = 0
     refused: int = 0
     infer_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answered(self, infer_s: float) -> None:
+        """One more answer, in so many seconds; from any thread."""
+        with self.lock:
+            self.answers += 1
+            self.infer_s += infer_s
 
     def text(self) -> str:
         """As OpenMetrics."""
@@ -142,53 +150,66 @@ class PolicyServer:
 
     async def _client(self, connection: ServerConnection) -> None:
         self.counts.clients += 1
+        loop, total_ms = asyncio.get_running_loop(), None
         try:
             await connection.send(self._metadata)
-            total_ms = None
             async for message in connection:
                 begun_s = time.perf_counter()
-                answer, failure = await self._answered(message, total_ms)
-                await asyncio.wait_for(connection.send(answer), SEND_S)
-                if failure:
+                answer = await self._answered(message, total_ms)
+                expiry = loop.call_later(SEND_S, connection.transport.abort)
+                try:
+                    await connection.send(answer)
+                finally:
+                    expiry.cancel()
+                if isinstance(answer, str):
                     await connection.close(1011, REASON)
                     return
                 total_ms = 1e3 * (time.perf_counter() - begun_s)
-        except (ConnectionClosed, asyncio.TimeoutError):
+        except ConnectionClosed:
             connection.transport.abort()
         finally:
             self.counts.clients -= 1
 
-    async def _answered(self, message: str | bytes, total_ms: float | None) -> tuple[str | bytes, bool]:
-        """An answer in the bytes of the wire, or an error as a text; and whether it is an error."""
+    async def _answered(self, message: str | bytes, total_ms: float | None) -> str | bytes:
+        """An answer in the bytes of the wire, or an error as a text."""
         loop, begun_s = asyncio.get_running_loop(), time.perf_counter()
         try:
-            if isinstance(message, str):
-                raise ValueError("the message is text: send a msgpack map as a binary frame")
-            request = await loop.run_in_executor(self._threads, unpack, message, self._most_bytes)
-            requests = request.get("batch", [request])
-            if not isinstance(requests, list) or not 0 < len(requests) <= MOST_BATCH:
-                raise ValueError(f"batch holds 1 to {MOST_BATCH} requests")
+            answer = await loop.run_in_executor(self._threads, self._compute, message, total_ms, begun_s)
+            if isinstance(answer, bytes):
+                return answer
             results = await asyncio.gather(
-                *(loop.run_in_executor(self._threads, self._answer, entry) for entry in requests),
+                *(loop.run_in_executor(self._threads, self._answer, entry) for entry in answer),
                 return_exceptions=True,
             )
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
-            answer: dict[str, Any] = {"batch": results} if "batch" in request else dict(results[0])  # type: ignore[arg-type]
-            infer_s = time.perf_counter() - begun_s
-            self.counts.answers += 1
-            self.counts.infer_s += infer_s
-            timing = {"infer_ms": 1e3 * infer_s}
-            if total_ms is not None:
-                timing["prev_total_ms"] = total_ms
-            answer["server_timing"] = timing
-            return pack(answer), False
+            return self._packed({"batch": results}, total_ms, begun_s)
         except Exception as error:
             self.counts.errors += 1
-            return (str(error) or type(error).__name__)[:LETTERS], True
+            return (str(error) or type(error).__name__)[:LETTERS]
+
+    def _compute(self, message: str | bytes, total_ms: float | None, begun_s: float) -> bytes | list[Any]:
+        """In a thread: the answer to a request, in bytes, or the requests of a batch."""
+        if isinstance(message, str):
+            raise ValueError("the message is text: send a msgpack map as a binary frame")
+        request = unpack(message, self._most_bytes)
+        if "batch" not in request:
+            return self._packed(dict(self._answers.answer(request)), total_ms, begun_s)
+        requests = request["batch"]
+        if not isinstance(requests, list) or not 0 < len(requests) <= MOST_BATCH:
+            raise ValueError(f"batch holds 1 to {MOST_BATCH} requests")
+        return requests
 
     def _answer(self, request: Any) -> dict[str, Any]:
         if not isinstance(request, dict):
             raise ValueError(f"a request of the batch is {type(request).__name__}: send maps")
         return self._answers.answer(request)
+
+    def _packed(self, answer: dict[str, Any], total_ms: float | None, begun_s: float) -> bytes:
+        infer_s = time.perf_counter() - begun_s
+        self.counts.answered(infer_s)
+        timing = {"infer_ms": 1e3 * infer_s}
+        if total_ms is not None:
+            timing["prev_total_ms"] = total_ms
+        return pack(answer | {"server_timing": timing})
