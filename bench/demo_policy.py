@@ -15,7 +15,8 @@ from pathlib import Path
 
 from vla_accel_ros.tools.cli import main
 
+EVAL = "eval", "--episodes", "200", "--conditions", "normal,shuffled,blank,still"
 RESULT = Path(__file__).parent / "results" / "demo_policy.json"
 
 if __name__ == "__main__":
-    sys.exit(main(["eval-demo", "--json", str(RESULT), *sys.argv[1:]]))
+    sys.exit(main([*EVAL, "--json", str(RESULT), *sys.argv[1:]]))

@@ -17,7 +17,7 @@ WRITING = (
     ["fleet-demo", "--svg"],
     ["fleet", "top", "--svg"],
     ["bench", "solvers", "--out"],
-    ["eval-demo", "--json"],
+    ["eval", "--json"],
     ["plan", "pi0", "--measure"],
     ["fleet-sim", "--workload", "libero_pi05", "--json"],
     ["fleet-trace", "none", "--out"],

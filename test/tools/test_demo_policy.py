@@ -227,7 +227,7 @@ def test_the_recipe_runs_from_end_to_end_and_resumes(
     assert (tmp_path / "policy" / "model.safetensors").read_bytes() == weights
     out = tmp_path / "eval.json"
     flags = ["--episodes", "1", "--families", "reach", "--conditions", "normal,still", "--processes", "1"]
-    assert cli.main(["eval-demo", "--model", str(tmp_path / "policy"), "--json", str(out), *flags]) == 0
+    assert cli.main(["eval", "--model", str(tmp_path / "policy"), "--json", str(out), *flags]) == 0
     document = json.loads(out.read_text())
     assert document["summary"]["reach"]["still"]["success"] == 0.0
     assert {"machine", "versions", "date", "plan", "episodes"} <= set(document)

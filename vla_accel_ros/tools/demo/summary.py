@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vla_accel_msgs.msg import LoopStats
     from vla_accel_ros.nodes.clients.operator import Operator
 
-JERK = "RMS of the third difference at 30 Hz over dt^3, arm joints, rad/s^3 (as in vla eval-demo)"
+JERK = "RMS of the third difference at 30 Hz over dt^3, arm joints, rad/s^3 (as in vla eval)"
 AGE = "capture stamp of the image to the stamp of the published trajectory, both ROS time of this machine"
 LOOPS = ("vision", "action", "language")
 
