@@ -12,17 +12,18 @@ from __future__ import annotations
 import argparse
 import base64
 import bisect
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sim.rendering import mujoco, open_renderer
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.world import BLOCKS, PADS
-from vla_accel_ros.tools.demo.film import BAD, DIM, GOOD, GROUND, TEXT, WARN, _font
 from vla_accel_ros.tools.look.pictures import NetworkPictures
 from vla_accel_ros.tools.look.recorded import Recorded
 
@@ -31,7 +32,16 @@ SIDE = (WIDTH - SCENE - 3 * GAP) // 2
 FRAMES_HZ = 10
 PAST_S, AHEAD_S = 2.5, 1.3
 JOINTS = ("shoulder_pan", "elbow_flex", "gripper")
+GROUND, TEXT, DIM = (17, 20, 24), (236, 238, 240), (140, 148, 158)
+GOOD, WARN, BAD = (76, 195, 138), (245, 184, 61), (229, 92, 96)
 COLOURS = ((96, 165, 250), (76, 195, 138), (232, 121, 249))
+
+
+@lru_cache(maxsize=16)
+def _font(size: int, bold: bool) -> Any:
+    """DejaVu, which comes with matplotlib."""
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
 
 
 class Scene:

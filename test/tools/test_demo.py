@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "model", reach=CALM)
 
 
-def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_path, model, ros_domain):
+def test_two_episodes_leave_figures_a_picture_and_nothing_else(tmp_path, model, ros_domain):
     further = tmp_path / "elsewhere" / "figures.json"
     with Demo(
         tmp_path,
@@ -45,6 +45,7 @@ def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_pa
     assert demo.shared_memory() == []
     assert sum(line.startswith("episode ") for line in demo.lines) == 2
     assert any("age, image to trajectory" in line for line in demo.lines)
+    assert any(f"ROS_DOMAIN_ID={ros_domain} " in line and line.endswith(" look") for line in demo.lines)
 
     figures = json.loads(further.read_text())
     assert figures == json.loads((demo.out / "demo.json").read_text())
@@ -67,11 +68,6 @@ def test_two_episodes_leave_figures_a_picture_and_a_film_and_nothing_else(tmp_pa
     assert len(second["said"]) == 2
     assert second["said"][0]["instruction"] != second["said"][1]["instruction"] == second["instruction"]
 
-    film = cv2.VideoCapture(str(demo.out / "demo.mp4"))
-    frames = 0
-    while film.grab():
-        frames += 1
-    assert frames > 5 * film.get(cv2.CAP_PROP_FPS)  # two episodes of 4 s
     picture = cv2.imread(str(demo.out / "demo.png"))
     assert picture is not None
     assert picture.shape[1] > 1000

@@ -8,11 +8,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from sensor_msgs.msg import Image
 
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
-from vla_accel_ros.tools.demo import film, measure
+from vla_accel_ros.tools.demo import measure
 from vla_accel_ros.tools.demo.plan import CHANGE_EVERY, Plan, episodes
 from vla_accel_ros.tools.demo.play import Board, Played
 from vla_accel_ros.tools.fleet_demo.pace import AGE_S, LEAST, MOST, changed, first
@@ -160,18 +159,6 @@ def test_board_keeps_the_traces_of_the_drawn_episode_only() -> None:
     assert board.drawn is not None and board.drawn.plan.index == 2 and board.drawn.traces is TRACES
     board.end(replace(played(4, True, 8.0), traces=None))
     assert board.drawn.plan.index == 2
-
-
-def test_film_keeps_the_last_minutes() -> None:
-    board = Board(plan=Plan(0, 0, tasks(FAMILIES[0])[0]))
-    reel = film.Film(["front"], board)
-    image = Image(height=2, width=2, step=6, encoding="rgb8", data=bytes(12))
-    count = film.FILM_HZ * film.FILM_S + 100
-    for k in range(count):
-        image.header.stamp.sec, image.header.stamp.nanosec = divmod((k + 1) * 10**9 // film.FILM_HZ, 10**9)
-        reel.on_image("front", image)
-    assert len(reel.frames) == film.FILM_HZ * film.FILM_S
-    assert reel.frames[-1].stamp_ns == count * 10**9 // film.FILM_HZ
 
 
 @pytest.mark.parametrize("makes_hz", [0.0, 0.1, 3.0, 20.0, 1e4])

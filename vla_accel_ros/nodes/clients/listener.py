@@ -13,13 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, GroundTruth, LanguageOutput, LoopStats, Motion
@@ -70,8 +69,7 @@ def _newest(name: str) -> Any:
 class Listener:
     """Subscribes with a node to the topics of one robot; someone else spins the node, in one thread.
 
-    contract: names the joints and topics. memory: entries kept of each record. on_image: called with (camera
-    name, message) in the spinning thread for every image of a raw camera; None subscribes to none.
+    contract: names the joints and topics. memory: entries kept of each record.
 
     Attributes, oldest first: `chunks`; `answers`, each with the whole text so far; `truths` of the simulator;
     measured `joints`; trajectories `sent` to the controllers; `motions`, the trajectory node's reports;
@@ -91,9 +89,7 @@ class Listener:
     truth: GroundTruth | None = _newest("truths")
     measured: Joints | None = _newest("joints")
 
-    def __init__(
-        self, node: Node, contract: Contract, memory: int, on_image: Callable[[str, Image], None] | None
-    ) -> None:
+    def __init__(self, node: Node, contract: Contract, memory: int) -> None:
         self.node, self.contract = node, contract
         self._changed = threading.Condition()
         self._changes = 0
@@ -104,7 +100,7 @@ class Listener:
         }
         self._loops: dict[str, LoopStats] = {}
         self._diagnostics: dict[str, DiagnosticStatus] = {}
-        self._subscribe(on_image)
+        self._subscribe()
 
     def now_ns(self) -> int:
         """ROS time in nanoseconds."""
@@ -165,7 +161,7 @@ class Listener:
             self._error = error
         self.changed()
 
-    def _subscribe(self, on_image: Callable[[str, Image], None] | None) -> None:
+    def _subscribe(self) -> None:
         subscribe = self.node.create_subscription
         subscribe(ActionChunk, "action_chunk", self._on_chunk, qos.REPORT)
         subscribe(LanguageOutput, "language_output", lambda m: self._record("answers", m), qos.REPORT)
@@ -177,10 +173,6 @@ class Listener:
         for controller in self.contract.controllers:
             if controller.kind == "joint_trajectory":
                 subscribe(JointTrajectory, controller.topic, self._on_trajectory, qos.REPORT)
-        if on_image is not None:
-            for camera in self.contract.cameras:
-                if camera.transport == "raw":
-                    subscribe(Image, camera.topic, partial(on_image, camera.name), qos.SENSOR)
 
     def _on_chunk(self, message: ActionChunk) -> None:
         try:

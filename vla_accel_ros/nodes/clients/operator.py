@@ -17,7 +17,6 @@ from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
-from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -37,8 +36,6 @@ class Operator(Listener):
     """Talks to the nodes of one robot, and records their messages.
 
     contract: names the joints and topics. namespace: the robot's. memory: entries kept of each record.
-    on_image: called with (camera name, message) in the spinning thread for every image; None subscribes to
-        none.
     use_sim_time: its clock is /clock. Use it as a context manager, or call close().
     """
 
@@ -47,7 +44,6 @@ class Operator(Listener):
         contract: Contract,
         namespace: str = "",
         memory: int = 20_000,
-        on_image: Callable[[str, Image], None] | None = None,
         use_sim_time: bool = False,
     ) -> None:
         self._context = rclpy.Context()
@@ -56,7 +52,7 @@ class Operator(Listener):
         node = rclpy.create_node(
             "operator", namespace=namespace, context=self._context, parameter_overrides=clock
         )
-        super().__init__(node, contract, memory, on_image)
+        super().__init__(node, contract, memory)
         self._instruction = node.create_publisher(String, "instruction", qos.LATCHED)
         self._question = node.create_publisher(String, "question", qos.REPORT)
         self._clients: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""`vla demo`: run the whole stack as processes through episodes, and watch, film and measure it."""
+"""`vla demo`: run the whole stack as processes through episodes, and watch and measure it."""

@@ -23,7 +23,6 @@ from rich.live import Live
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.tools.demo import picture, summary
-from vla_accel_ros.tools.demo.film import Film
 from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
 from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
@@ -52,7 +51,6 @@ class Demo:
         self._contract = Contract.load(options.contract)
         self._arm = max((c.joints for c in self._contract.controllers), key=len)
         self._board = Board(wanted=options.episodes)
-        self._film = Film([camera.name for camera in self._contract.cameras], self._board)
         self._console = Console(highlight=False, soft_wrap=True)
         self._cpu: dict[str, float] = {}
         self._memory: list[dict[str, float]] = []
@@ -86,14 +84,9 @@ class Demo:
             "trajectory": {**shared, "mode": options.mode},
             "sim_robot": {"ring": options.ring},
         }
-        return Stack(
-            self._contract,
-            parameters,
-            options.out / "logs",
-            environment,
-            self._tell,
-            on_image=self._film.on_image,
-        )
+        vla = sys.argv[0] if sys.argv[0].endswith("vla") else "vla"
+        self._tell(f"look at it meanwhile: ROS_DOMAIN_ID={environment['ROS_DOMAIN_ID']} {vla} look")
+        return Stack(self._contract, parameters, options.out / "logs", environment, self._tell)
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[Callable[[Stack], None]]:
@@ -101,7 +94,7 @@ class Demo:
         view = LiveView(self._board)
 
         def watch(stack: Stack) -> None:
-            self._film.operator = view.operator = stack.operator
+            view.operator = stack.operator
 
         if self._options.headless or not self._console.is_terminal:
             self._tell("starting sim_robot, inference and trajectory")
@@ -150,14 +143,13 @@ class Demo:
             **INFERENCE,
             **provenance(),
         }
-        self._tell("drawing the picture and the film")
+        self._tell("drawing the picture")
         text = json.dumps(document, indent=1) + "\n"
         for path in filter(None, (options.out / "demo.json", options.json)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         picture.draw(options.out / "demo.png", self._board, figures, self._contract.joint_names)
-        self._film.write(options.out / "demo.mp4")
-        self._tell(f"demo.mp4, demo.png, demo.json and logs are in {options.out}")
+        self._tell(f"demo.png, demo.json and logs are in {options.out}")
 
     def _tell(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)

@@ -11,7 +11,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -31,7 +31,7 @@ class Stack:
 
     parameters: node -> parameter -> value, overriding the package's parameter files. folder: for the logs.
     environment: of the processes; this process must be in the same ROS graph. tell: prints sentences for the
-    user. operator_options: for Operator.
+    user.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Stack:
         folder: Path,
         environment: dict[str, str],
         tell: Callable[[str], None],
-        **operator_options: Any,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # A fresh state folder, so that a hold of an earlier run does not persist.
@@ -55,14 +54,14 @@ class Stack:
                 for name in NODES
             ]
         )
-        self._tell, self._contract, self._operator_options = tell, contract, operator_options
+        self._tell, self._contract = tell, contract
 
     def __enter__(self) -> Stack:
         with contextlib.ExitStack() as undo:
             undo.callback(self.processes.sweep)
             undo.callback(self.processes.end)
             self.processes.start()
-            self.operator = Operator(self._contract, **self._operator_options)
+            self.operator = Operator(self._contract)
             undo.pop_all()
         return self
 

@@ -23,7 +23,8 @@ from vla_accel_ros.tools.replay.moments import network_view
 JPEG_QUALITY = (cv2.IMWRITE_JPEG_QUALITY, 95)
 SHOWN = 240
 """Least rows and columns of a camera's picture on the page."""
-FILTERS = {"bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
+FILTERS = {"bilinear": 2, "bicubic": 3}
+"""Image.Resampling of Pillow, which Humble's does not have by that name."""
 
 
 class NetworkPictures:
@@ -46,17 +47,17 @@ class NetworkPictures:
         return self._rounded(view) if self._rule.rounds else self._stretched(view)
 
     def _rounded(self, view: np.ndarray) -> np.ndarray:
-        (height, width), (top, left) = self._rule.placed(*view.shape[:2], self.size)
+        (height, width), (top, left) = self._rule.placed(view.shape[0], view.shape[1], self.size)
         picture = Image.fromarray(view)
         # In two calls: from Pillow 13 on one takes the columns of a tall image first.
         for rows in (view.shape[0], height):
             picture = picture.resize((width, rows), FILTERS[self._rule.filter])
         square = np.zeros((self.size, self.size, 3), np.uint8)
-        square[top : top + height, left : left + width] = picture
+        square[top : top + height, left : left + width] = np.asarray(picture)
         return square
 
     def _stretched(self, view: np.ndarray) -> np.ndarray:
-        rows, columns = self._rule.axes(*view.shape[:2], self.size)
+        rows, columns = self._rule.axes(view.shape[0], view.shape[1], self.size)
         total = np.zeros((self.size, 3 * self.size), np.float32)
         for row, row_weight in _taps(rows, view.shape[0]):
             lines, across = view.take(row, 0), np.zeros_like(total)
