@@ -45,7 +45,7 @@ hypothesis.settings.register_profile(
 )
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT), str(ROOT / "bench")]  # training/, and what is in bench/
+sys.path += [str(ROOT), str(ROOT / "bench"), str(ROOT / "test" / "control")]  # training/, bench/, executed
 
 PART = os.environ.get("TESTS", "")
 """Which tests to run: "quick" (`make test`), "slow" (`make test-slow`), else all that are named."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from executed import TrajectoryController, judge_path
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -32,7 +33,6 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.slot import SlotReader
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 S = 1_000_000_000
 ALL = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import numpy as np
+from executed import PERIOD_NS, TrajectoryController
 from std_srvs.srv import Trigger
 
 from faulting.cases import Case
@@ -16,7 +17,6 @@ from faulting.robot import Robot, Stalled
 from vla_accel_msgs.msg import Motion
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import TrajectoryPoint
-from vla_accel_ros.sim.executed import PERIOD_NS, TrajectoryController
 
 S = 1_000_000_000
 

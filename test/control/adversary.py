@@ -24,8 +24,7 @@ from functools import partial
 
 from adversary_faults import FAULTS, Episode
 from adversary_scene import KINDS
-
-from vla_accel_ros.sim.executed import Broken
+from executed import Broken
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 from adversary_scene import ANGULAR, LINEAR, MS, S, Scene
+from executed import Broken, judge_path, judge_positions, judge_velocities
 
 from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.on_arrival import ACCELERATION, SPEED
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.sim.executed import Broken, judge_path, judge_positions, judge_velocities
 
 
 class Judged(Scene):

@@ -22,6 +22,7 @@ from adversary import main
 from adversary_faults import FAULTS, Episode
 from adversary_scene import Robot, S
 from adversary_ways import lasting
+from executed import TrajectoryController
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.following.joint_faults import usual
@@ -31,7 +32,6 @@ from vla_accel_ros.control.force.guard import Force, Phase
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import TrajectoryController
 from vla_accel_ros.types import Chunk
 
 FORCE_HZ = 250

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from executed import Broken, TrajectoryController
 from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
 from vla_accel_ros.contract.contract import Contract
@@ -28,7 +29,6 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sensing.chunk_slot import ChunkSlot
-from vla_accel_ros.sim.executed import Broken, TrajectoryController
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from executed import Broken, TrajectoryController, judge_path, judge_positions
 from motion import make_chunk
 from world import Clock, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
@@ -21,7 +22,6 @@ from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path, judge_positions
 
 S, MS = 1_000_000_000, 1_000_000
 START = 1000 * S

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from executed import Broken, TrajectoryController, judge_path
 from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 
 MS = 1_000_000
 

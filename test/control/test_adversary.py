@@ -16,16 +16,16 @@ from adversary_of_many import MORE, EpisodeOfMany
 from adversary_orders import ORDERS
 from adversary_scene import KINDS, MODES
 from adversary_ways import WAYS
-from motion import LIMITS
-
-from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import (
+from executed import (
     PERIOD_NS,
     TrajectoryController,
     judge_path,
     judge_positions,
     judge_velocities,
 )
+from motion import LIMITS
+
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 EVENTS, FURTHER = 48_000, 8_000
 """As many as it takes until every fault has come and every kind has moved; and where that is not asked."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from executed import TrajectoryController, judge_path
 from handing_over import LEAD, LEAD_S, MS, START, Arm, play
 from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
 from world import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
@@ -19,7 +20,6 @@ from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.limits.joint_limits import brake
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 
 
 def process(

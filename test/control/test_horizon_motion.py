@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from executed import TrajectoryController, judge_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,6 @@ from vla_accel_ros.control.chunking.buffer import MODES, Mode, TrajectoryBuffer
 from vla_accel_ros.control.horizon import Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import TrajectoryPoint
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000

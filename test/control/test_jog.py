@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from executed import integrated, judge_integrated
 from motion import JOINTS, LIMITS, make_chunk, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.command_stream import JogStream
-from vla_accel_ros.sim.executed import integrated, judge_integrated
 
 S = 1_000_000_000
 MS = S // 1000

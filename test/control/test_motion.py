@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from adversary_of_many import FORCE_HZ, MOST, RETREAT, STOPS, YIELDS
 from adversary_scene import Scene
+from executed import TrajectoryController, judge_path, judge_positions, judge_velocities
 from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
 from world import (
     Clock,
@@ -27,7 +28,6 @@ from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.force.sensor import ForceSensor, Quantity
 from vla_accel_ros.control.motion import Motion
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path, judge_positions, judge_velocities
 
 ROOT = Path(motion_module.__file__).parents[1]
 

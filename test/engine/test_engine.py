@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from builders import CAMERAS, JOINTS, make_observation, make_policy
+from guiding import guidance_to
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import REWORD, Request
@@ -235,15 +235,6 @@ def test_a_previous_chunk_is_read_between_its_actions(engine: Engine, policy: Po
     assert restored.shape == (5, JOINTS)
     expected = 0.75 * previous.actions[2:7] + 0.25 * previous.actions[3:8]
     np.testing.assert_allclose(restored, expected, atol=1e-5)
-
-
-def test_guidance_is_as_strong_as_the_steps_allow(policy: Policy) -> None:
-    for steps in (5, 10):
-        engine = Engine(policy, steps=steps)
-        with engine.observe(make_observation()) as prefix:
-            chunk = engine.act(prefix)
-            assert guidance_to(engine, prefix, chunk, delay=1).max_weight == steps
-            assert guidance_to(engine, prefix, chunk, delay=1, max_weight=2.5).max_weight == 2.5
 
 
 def test_guidance_needs_an_overlap(engine: Engine) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from builders import CAMERAS, make_observation, make_policy
+from guiding import guidance_to
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 
 KINDS = ("pi0", "pi05")

@@ -101,13 +101,14 @@ class Engine:
             actions are relative to the state that the network got.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise to use.
         steps: instead of the engine's.
-        guidance: agreement with the previous chunk, see models.flow.rtc and engine.actors.guidance.
+        guidance: agreement with the previous chunk, in raw actions; see models.flow.rtc.
         committed: float [d, D], absolute, instead of guidance: the leading actions, which the robot executes
             meanwhile. The chunk begins with exactly these and continues them. Only for policies that were
             trained with that many (policy.trained_delay, see models.flow.committed).
         step_states: float [S, D], the joints for each step of a staggered chunk, as an engine with
             joints_each_step recorded them in a chunk.
-        agreement: the guidance or committed actions as recorded in a chunk; the new chunk records them, too.
+        agreement: guidance or committed actions in the robot's units, as recorded in a chunk; the new chunk
+            records them, too.
 
         Raises ValueError for an argument that does not fit the policy, for both guidance and committed, and
         for noise, steps, guidance or committed with a policy that acts by tokens.

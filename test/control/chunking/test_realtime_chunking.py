@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_embodiment, make_observation
 from engine_in_loop import MS, POLICIES, STEP_S, Robot, S, noise
+from guiding import guidance_to
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import SCHEDULES, RealTimeChunking, RtcSettings
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.policy import Policy

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from executed import TrajectoryController, judge_path
 from world import Clock, TrajectoryLine
 
 from vla_accel_ros.contract.parts import Controller
@@ -20,7 +21,6 @@ from vla_accel_ros.control.on_arrival import eased
 from vla_accel_ros.control.outputs.reports import Execution, ReportedState, Reports
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput, kept
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from builders import JOINTS, make_observation, make_policy
+from guiding import guidance_to
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.types import Chunk
 

@@ -16,7 +16,6 @@ from openvla_builders import (
     make_openvla_observation,
 )
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.request import ACT, Request
@@ -113,9 +112,6 @@ def test_what_is_for_chunks_alone_is_refused(engine: Engine) -> None:
         ):
             with pytest.raises(ValueError, match=f"act was given {name}, but the policy acts by tokens"):
                 act(prefix)
-        chunk = engine.act(prefix)
-        with pytest.raises(ValueError, match=r"openvla .*guided"):
-            guidance_to(engine, prefix, chunk, 0)
         assert engine.policy.trained_delay == 0
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream, held_slots
+from guiding import guidance_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request

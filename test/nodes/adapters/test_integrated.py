@@ -17,6 +17,15 @@ import pytest
 from calling import call
 from chunks import Policy
 from control_msgs.msg import JointJog
+from executed import (
+    TOLERANCE,
+    Broken,
+    TrajectoryController,
+    integrated,
+    judge_integrated,
+    judge_path,
+    judge_velocities,
+)
 from geometry_msgs.msg import TwistStamped
 from rclpy.clock import Clock, ClockType
 from sensor_msgs.msg import JointState
@@ -34,15 +43,6 @@ from vla_accel_ros.control.trajectory import TrajectoryPoint
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
-from vla_accel_ros.sim.executed import (
-    TOLERANCE,
-    Broken,
-    TrajectoryController,
-    integrated,
-    judge_integrated,
-    judge_path,
-    judge_velocities,
-)
 
 S = 1_000_000_000
 RATE_HZ, PERIOD_NS = 50.0, S // 100

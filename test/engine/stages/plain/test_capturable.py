@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from builders import CAMERAS, make_observation, make_policy
+from guiding import guidance_to
 from smolvla_frames import assert_same, load
 from smolvla_recording import make_smolvla_folder
 from torch import nn
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.stages.plain.stages import PlainStages

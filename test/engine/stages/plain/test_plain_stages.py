@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from guiding import guidance_to
 from seated import Seated
 from smolvla_frames import COMMITTED, FRAMES, assert_same, frame, load
 from smolvla_recording import make_smolvla_folder
 from torch import Tensor
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from guiding import guidance_to
 from smolvla_frames import BOTH, FRAMES, Unknown, assert_same, frame, load
 from smolvla_recording import make_smolvla_folder
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.models.smolvla.config import SMOLVLA
