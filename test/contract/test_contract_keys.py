@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from good_contract import GOOD
+from good_contract import load as load_plain
+from hand_arms import load as load_hand
+from hand_arms import text
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.keys import NAMES, Keys, keys_of
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.types import Observation
+from vla_accel_ros.wire.asking import Asking
 from vla_accel_ros.wire.keys import images_in, prompt_in, state_in, write
 
 IMAGES = ("base_0_rgb", "left_wrist_0_rgb")
@@ -70,6 +76,46 @@ def test_a_preset_takes_other_pictures_and_answers(tmp_path):
     request = write(keys, dict.fromkeys(IMAGES, PICTURE), np.arange(8.0), "go")
     assert request["observation/gripper_position"].tolist() == [7]
     assert request["observation/wrist_image_left"].shape == (224, 224, 3)
+
+
+def asked(contract: Contract, actions: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    """The request for the robot's observation, and the actions of the chunk that is made of the answer."""
+
+    class Server:
+        def infer(self, request: Any, deadline_s: float) -> np.ndarray:
+            self.request = request
+            return actions
+
+    server = Server()
+    images = {camera.image: PICTURE for camera in contract.cameras}
+    state = contract.to_policy(np.linspace(0.1, 0.4, len(contract.joints))).astype(np.float32)
+    chunk = Asking(contract, server, 0.0).chunk(Observation(images, state, "go", 0), lambda: 0)
+    return server.request, np.asarray(chunk.actions)
+
+
+def keys_text(preset: str, state: str, *images: str) -> str:
+    """The section for a contract with these images."""
+    paths = ", ".join(f"{image}: observation/{image}" for image in images)
+    return f"keys: {{preset: {preset}, images: {{{paths}}}, state: {{{state}}}}}\n"
+
+
+def test_libero_hand_passes_between_robot_and_server(tmp_path):
+    finger = "acceleration: 2, unit: m, pair: true, action_map: {robot: [0.04, 0.0], policy: [-1, 1]}"
+    plain = load_hand(tmp_path, text("preset: libero, ", finger))
+    keys = keys_text("openpi-libero", "observation/state: 8", *(camera.image for camera in plain.cameras))
+    contract = load_hand(tmp_path, text("preset: libero, ", finger) + keys)
+    request, actions = asked(contract, np.full((10, 7), 0.5))
+    np.testing.assert_allclose(request["observation/state"][6:], [0.4, -0.4], atol=1e-6)
+    assert actions.shape == (10, 7) and (actions == 0.5).all()
+
+
+def test_droid_velocities_pass_and_a_contract_of_positions_is_refused(tmp_path):
+    keys = keys_text("openpi-droid", "joints: 2", "base_0_rgb", "left_wrist_0_rgb")
+    velocities = GOOD.replace("action: delta", "action: velocity, per_unit: 3.0")
+    request, actions = asked(load_plain(tmp_path, velocities + keys), np.full((10, 2), -1.0))
+    assert len(request["joints"]) == 2 and (actions == -1.0).all()
+    with pytest.raises(ValueError, match="action: velocity"):
+        asked(load_plain(tmp_path, GOOD + keys), np.zeros((10, 2)))
 
 
 MISTAKES: dict[str, Any] = {

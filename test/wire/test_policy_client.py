@@ -232,7 +232,7 @@ def test_a_request_has_the_form_of_the_preset():
 
 @pytest.mark.parametrize(
     ("preset", "fact"),
-    [("openpi-droid", "velocities"), ("openpi-libero", "hand"), ("openpi-aloha", "base_0_rgb")],
+    [("openpi-droid", "velocities"), ("openpi-libero", "actions: hands"), ("openpi-aloha", "base_0_rgb")],
 )
 def test_a_contract_that_its_keys_do_not_fit_is_refused(preset, fact):
     contract = replace(Contract.load(demo_contract()), keys=PRESETS[preset])

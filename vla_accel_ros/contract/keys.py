@@ -16,7 +16,7 @@ from vla_accel_ros.contract.fields import Fields, closest
 Path = tuple[str | int, ...]
 NATIVE = "native"
 OPENPI, VLLM_OMNI, STARVLA, GALAXEA = DIALECTS = ("openpi", "vllm-omni", "starvla", "galaxea")
-JOINTS, VELOCITIES, HAND = ANSWERS = ("joints", "velocities", "hand")
+JOINTS, VELOCITIES, HANDS, TWIST = ANSWERS = ("joints", "velocities", "hands", "twist")
 MOST_SIZE, MOST_CONSTANTS = 4096, 64
 _KEY, _KEY_FORM = r"\S(.{0,198}\S)?", "a key such as state, or images > cam_high"
 
@@ -31,8 +31,8 @@ class Keys:
 
     Of a client: size, the side of the pictures that it sends, 0 for the camera's; channels_first; turned, by
     half a turn; single, whether the state is float32; constants and blank, what it sends besides: values, and
-    black pictures. dialect: the form of requests and answers. answers: what an action is: absolute positions
-    of joints, their velocities, or a displacement of the hand.
+    black pictures. dialect: the form of requests and answers. answers: what an action is, as a contract
+    names it: joints (absolute positions), velocities of them, hands or twist; "" for what the contract says.
     """
 
     images: Mapping[str, Path]
@@ -47,7 +47,7 @@ class Keys:
     constants: Mapping[Path, Any] = field(default_factory=dict)
     blank: tuple[Path, ...] = ()
     dialect: str = OPENPI
-    answers: str = JOINTS
+    answers: str = ""
 
 
 def _named(*paths: Path) -> Keys:
@@ -60,7 +60,7 @@ _LIBERO = Keys(
     {"image": ("observation/image",), "wrist_image": ("observation/wrist_image",)},
     by_order=True,
     turned=True,
-    answers=HAND,
+    answers=HANDS,
 )
 
 PRESETS: Mapping[str, Keys] = {
@@ -70,8 +70,10 @@ PRESETS: Mapping[str, Keys] = {
         answers=VELOCITIES,
     ),
     "openpi-libero": replace(_LIBERO, state=((("observation/state",), 0),)),
-    "openpi-aloha": replace(_ALOHA, optional=True, channels_first=True),
-    "openpi-ur5": replace(_named(("base_rgb",), ("wrist_rgb",)), state=((("joints",), 6), (("gripper",), 0))),
+    "openpi-aloha": replace(_ALOHA, optional=True, channels_first=True, answers=JOINTS),
+    "openpi-ur5": replace(
+        _named(("base_rgb",), ("wrist_rgb",)), state=((("joints",), 6), (("gripper",), 0)), answers=JOINTS
+    ),
     "picpp": replace(
         _LIBERO,
         images={"base": ("images", 0), "wrist": ("images", 1)},
@@ -89,6 +91,7 @@ PRESETS: Mapping[str, Keys] = {
         constants={("frequency",): 15, ("embodiment_type",): "Droid_Franka"},
         blank=(("images", "dummy_wrist_right"),),
         dialect=GALAXEA,
+        answers=JOINTS,
     ),
 }
 """Public servers whose pictures have names of their own."""

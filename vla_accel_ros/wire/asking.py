@@ -13,9 +13,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.keys import HANDS, JOINTS, TWIST, VELOCITIES
 from vla_accel_ros.types import Chunk, Observation
 from vla_accel_ros.wire.dialects import ServerError
 from vla_accel_ros.wire.keys import split, write
+
+FIXES = {
+    JOINTS: "write actions: joints, and for each joint action: absolute",
+    VELOCITIES: "write for each joint action: velocity and per_unit",
+    HANDS: "write actions: hands, and its section hands",
+    TWIST: "write actions: twist, and its section twist",
+}
+"""What a contract says for answers of each kind."""
 
 
 class Client(Protocol):
@@ -28,18 +37,20 @@ def check_keys(contract: Contract) -> None:
     """Raises ValueError if a camera is no picture of the contract's keys, the state has another length, or
     the answers cannot move its joints."""
     keys, images = contract.keys, [camera.image for camera in contract.cameras]
-    if keys.answers != contract.actions:
+    velocities = any(joint.action == "velocity" for joint in contract.action_joints)
+    actions = VELOCITIES if velocities else contract.actions
+    if keys.answers not in ("", actions):
         raise ValueError(
-            f"the contract has the actions {contract.actions}, but its keys are of a server that answers "
-            f"with {keys.answers}: write answers: {contract.actions} in keys if that is what this server "
-            "answers with; else use another policy"
+            f"the contract's actions are {actions}, but its keys are of a server that answers with "
+            f"{keys.answers}: {FIXES[keys.answers]}, or write answers: {actions} in keys if this server's "
+            "policy is trained otherwise"
         )
     if unknown := sorted(set(images) - set(keys.images)):
         raise ValueError(
             f"the contract has the images {unknown}, but its keys have {list(keys.images)}: give each "
             "camera's `image` one of these, or write keys: images: {IMAGE: KEY}"
         )
-    split(keys, np.zeros(len(contract.joints)))
+    split(keys, np.zeros(len(contract.state_names)))
 
 
 class Asking:
