@@ -93,7 +93,7 @@ class Stations:
         self._images = np.zeros((views, side, side, 3), np.uint8)
         self._words = torch.zeros(prompt, dtype=torch.int64)
         self._noise = torch.zeros(1, config.horizon, config.action_dim, device=device)
-        self._state = torch.zeros(1, config.state_dim, device=device) if policy.takes_state else None
+        self._state = torch.zeros(1, config.state_dim, device=device) if policy.chain.takes_state else None
         self._seen, self._acted = runner.pool.acquire(), runner.pool.acquire()
         self._length = self._observe(self._acted)
 

@@ -1,7 +1,7 @@
 """A model family: a folder whose config.json says {"type": "tiny"} is loaded as any other checkpoint.
 
 The network of this made-up family is pi0's, stored under other names and in numbers that need no statistics.
-A family of its own also brings its network: plain torch in a WordedPolicy (vla_accel_ros/models/policies.py).
+Its policy declares micro-requests (vla_accel_ros/models/micro_requests.py) and has a method for each.
 
 pyproject.toml beside this file names FORMAT; `pip install ./examples` makes it known to load_policy, the
 nodes and every `vla` command. Nothing in a checkpoint is executed, and nothing pickled is opened.
@@ -9,17 +9,46 @@ nodes and every `vla` command. Nothing in a checkpoint is executed, and nothing 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, renamed
 from vla_accel_ros.models.checkpoints.shards import check_table
 from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class Tiny(Policy):
+    """Its keys and values lie in the engine's pool; what else chunks read needs its largest shape."""
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(
+            (
+                MicroRequest("encode", ("pixels",), (Leaf("seen"),)),
+                MicroRequest("prefill", ("seen", "words"), (Leaf("kv"),)),
+                MicroRequest("denoise", ("x", "t", "kv", "state"), (Leaf("actions"),), kept="step"),
+            )
+        )
+
+    def encode(self, pixels: Tensor) -> dict[str, Tensor]:
+        return {"seen": self.model.encode(pixels).flatten(0, 1)}
+
+    def prefill(self, seen: Tensor, words: Tensor) -> dict[str, KV]:
+        return {"kv": self.model.prefix(self.join(seen, words))[1]}
+
+    def denoise(self, x: Tensor, t: Tensor, kv: KV, state: Tensor | None = None) -> Tensor:
+        return self.model.velocity(x, t, state, kv)
 
 
 def holds(contents: Contents) -> bool:
@@ -32,13 +61,13 @@ def config(contents: Contents) -> PiConfig:
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
-    """What the small files say; no weight is read. `vla inspect` prints it."""
+    """What `vla inspect` prints; no weight is read."""
     return Description(contents.folder, "tiny", config(contents), contents.table)
 
 
 def names(contents: Contents) -> dict[str, str]:
     """The file's name of each tensor -> ours. Every name, shape and dtype is compared before a weight is
-    read: raises ValueError, with one sentence, if one does not fit."""
+    read."""
     with on_meta():  # shapes without memory
         parameters = dict(Pi(config(contents)).named_parameters())
     shapes = {f"tiny.{name}": tuple(parameter.shape) for name, parameter in parameters.items()}
@@ -57,13 +86,13 @@ def network(contents: Contents, options: Options) -> Pi:
     return model.requires_grad_(False).eval()
 
 
-def load(contents: Contents, options: Options) -> Policy:
+def load(contents: Contents, options: Options) -> Tiny:
     """The policy. `options.network` returns the model of another robot if it is loaded already."""
     sizes, folder = config(contents), str(contents.folder)
     relative = options.actions(np.zeros(sizes.action_dim, np.bool_), sizes.action_dim, folder)
     model = options.network(sizes, folder, lambda: network(contents, options))
     identity = Normalizer.identity()  # a family with statistics makes normalizers from them
-    return Policy(model, load_tokenizer(contents.folder, sizes.vocab), identity, identity, relative)
+    return Tiny(model, load_tokenizer(contents.folder, sizes.vocab), identity, identity, relative)
 
 
 def weights(contents: Contents) -> Weights:

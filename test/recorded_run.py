@@ -155,7 +155,7 @@ class Run:
         with self.engine.observe(observation) as prefix:
             observed = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
             self.write(f"{self._space}/observed", observed)
-            chunk = self._act(prefix, felt if self.engine.policy.takes_state else None)
+            chunk = self._act(prefix, felt if self.engine.policy.chain.takes_state else None)
             self.write(f"{self._space}/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
             if self._frame % 3 == 0:
                 with self.engine.ask(prefix, max_tokens=self.load.config.answer_tokens) as answer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.seats import Seats
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
-from vla_accel_ros.models.layers.packed import Part
 
 
 class Seated:
@@ -29,7 +30,7 @@ class Seated:
         return len(self._taken) == self._seats.count
 
     def begin(
-        self, number: int, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None = None
+        self, number: int, noise: Tensor, state: Tensor | None, kv: Any, guide: Inpainting | None = None
     ) -> None:
         used = {seat for seat, _ in self._taken.values()}
         seat = next(seat for seat in range(self._seats.count) if seat not in used)

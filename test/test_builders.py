@@ -34,7 +34,7 @@ def test_answers_vary(kind: str) -> None:
 
 @pytest.mark.parametrize("seed", [0, 4])
 def test_action_tokens_vary(seed: int, tmp_path: Path) -> None:
-    policy = load_policy(make_openvla_folder(tmp_path, seed=seed))
+    policy: Any = load_policy(make_openvla_folder(tmp_path, seed=seed))
     with torch.inference_mode():
         prompts = [policy.embed(policy.inputs(make_openvla_observation(frame))) for frame in range(4)]
     assert_varied([greedy(policy.model, prompt) for prompt in prompts])

@@ -16,7 +16,7 @@ from vla_accel_ros import extensions
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, HORIZONS, MODEL_FAMILIES, POLICIES, find, load
 from vla_accel_ros.models.checkpoints.formats import Format
 
-MOST_LINES = 80
+MOST_LINES = 105
 CONTRACT = """\
 robot: arm
 cameras:
@@ -29,12 +29,17 @@ controllers:
   - {kind: KIND, topic: gripper/goal, joints: [a], rate_hz: 5}
 chunk: {step_dt_s: 0.05, max_age_s: 0.5}
 """
-LOAD = """
-import sys
+LOAD = f"""
+import sys; sys.path.append({str(Path(__file__).parent)!r})
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 policy, description = load_policy(sys.argv[1]), describe(sys.argv[1])
 print(type(policy).__name__, description.format, description.missing)
 print(float(policy.model.embed_table.double().sum()))
+from builders import make_observation
+from vla_accel_ros import Engine
+engine = Engine(policy, steps=2)
+with engine.observe(make_observation()) as prefix:
+    print(engine.act(prefix).actions.shape, [micro.stage for micro in policy.chain.of_frame])
 """
 SCHEDULE = f"""
 import sys; sys.path.append({str(Path(__file__).parent)!r})
@@ -94,9 +99,10 @@ def test_example_act_prints_a_chunk_of_the_bundled_policy() -> None:
 def test_example_family_is_loaded_by_its_contents(added: Path, tiny: Path) -> None:
     done = python(LOAD, tiny, path=added)
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert first == "Policy tiny ()"
+    first, second, chunk = done.stdout.splitlines()
+    assert first == "Tiny tiny ()"
     assert float(second) == float(make_model(make_config("pi0")).embed_table.detach().double().sum())
+    assert chunk == "(8, 8) ['encode', 'prefill']"
 
 
 def test_example_family_is_unknown_unless_it_is_installed(added: Path, tiny: Path) -> None:

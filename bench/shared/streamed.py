@@ -241,7 +241,7 @@ def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
             scheduler.wait(request)
 
     def text() -> None:
-        if engine.policy.answers:
+        if engine.policy.chain.answers:
             with engine.ask(prefix, max_tokens=ANSWER_TOKENS) as answer:
                 list(answer)
 

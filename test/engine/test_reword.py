@@ -63,9 +63,8 @@ def count_encodings(engine: Engine) -> Callable[[], int]:
     runs: list[int] = []
     policy: Any = engine.policy
     model = policy.model
-    tower = (
-        model.vision_backbone if policy.causal else model.paligemma_with_expert.paligemma.model.vision_tower
-    )
+    pi = policy.config.kind.startswith("pi")
+    tower = model.paligemma_with_expert.paligemma.model.vision_tower if pi else model.vision_backbone
     tower.register_forward_hook(lambda *_: runs.append(1))
     return lambda: len(runs)
 

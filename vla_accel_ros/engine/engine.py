@@ -96,9 +96,9 @@ class Engine:
         """Returns a chunk of actions from a prefix: sampled, or the likeliest action of a policy that acts by
         tokens.
 
-        state: float [D], the newest joint state, for a policy that takes one (policy.takes_state; None = the
-            observation's); the other policies have their state in the prefix and ignore this. Relative
-            actions are relative to the state that the network got.
+        state: float [D], the newest joint state, for a policy that takes one (None = the observation's); the
+            other policies have their state in the prefix and ignore this. Relative actions are relative to
+            the state that the network got.
         noise: float [H, A] instead of the request's own, or the number of the request whose noise to use.
         steps: instead of the engine's.
         guidance: agreement with the previous chunk, in raw actions; see models.flow.rtc.

@@ -70,7 +70,7 @@ def toward_goal(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
     if not config.goal:
         return config
     adapted = config.but(**{"fast": has_stages(policy), **config.given})
-    for group in _groups(config, policy.takes_state):
+    for group in _groups(config, policy.chain.takes_state):
         try:
             trial = adapted.but(**{**group, **config.given})
             check_options(policy, trial)
@@ -94,7 +94,7 @@ def before_loading(config: EngineConfig, kind: str, device: str) -> EngineConfig
 
 def with_slots(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
     """The config with the slots that its options need beyond `slots`."""
-    return replace(config, slots=config.slots + config.further_slots(policy.answers))
+    return replace(config, slots=config.slots + config.further_slots(policy.chain.answers))
 
 
 def described(asked: EngineConfig, config: EngineConfig) -> str:

@@ -8,7 +8,6 @@ in one sentence that says what to choose instead.
 from __future__ import annotations
 
 import importlib.util
-from typing import cast
 
 from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
 from vla_accel_ros.engine.stages.dropping import called
@@ -17,9 +16,10 @@ from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.few_bits import given_as
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
+from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
+from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
 FLOWS = (Pi, SmolVLA)
@@ -43,8 +43,8 @@ def has_kernels(policy: AnyPolicy) -> bool:
 
 
 def is_capturable(policy: AnyPolicy) -> bool:
-    """Whether it is a CapturablePolicy; a policy of another package need not have the attribute."""
-    return policy.acts == FLOW and bool(getattr(policy, "capturable", False))
+    """Whether it is a CapturablePolicy."""
+    return policy.chain.capturable
 
 
 def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
@@ -78,9 +78,9 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             f"precision is {config.precision}, but stages of a {kind} policy have the weights as they are; "
             f"use {EXACT}."
         )
-    if config.joints_each_step and not (policy.acts == FLOW and cast(FlowPolicy, policy).takes_state):
+    if config.joints_each_step and not (policy.chain.acts == DENOISE and STATE in policy.chain.acting.reads):
         raise ValueError(
-            f"joints_each_step is true, but a {kind} policy has its joints in the prefix; leave it false."
+            f"joints_each_step is true, but a {kind} policy takes no joints with its steps; leave it false."
         )
     if config.fast and not has_kernels(policy):
         if not is_capturable(policy):
@@ -95,23 +95,20 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
                 f"offload is {config.offload}, but the fast stages of a {kind} policy are its plain "
                 f"functions, whose weights stay where they are; use {RESIDENT}."
             )
-    if policy.acts == FLOW:
-        if config.token_mode != SEQUENTIAL:
-            raise ValueError(
-                f"token_mode is '{config.token_mode}', but a {kind} policy does not act by tokens; use "
-                f"{SEQUENTIAL}."
-            )
+    acts = policy.chain.acts
+    if acts != DECODE and config.token_mode != SEQUENTIAL:
+        raise ValueError(
+            f"token_mode is '{config.token_mode}', but a {kind} policy does not act by tokens; use "
+            f"{SEQUENTIAL}."
+        )
+    if acts == DENOISE:
         return
     if config.solver != EULER:
-        raise ValueError(
-            f"solver is '{config.solver}', but a {kind} policy acts by tokens, it denoises nothing: "
-            f"use {EULER}."
-        )
+        raise ValueError(f"solver is '{config.solver}', but a {kind} policy denoises nothing: use {EULER}.")
     if config.staggered:
-        raise ValueError(
-            f"staggered is {config.staggered}, but a {kind} policy acts by tokens, it denoises nothing: "
-            "use 0."
-        )
+        raise ValueError(f"staggered is {config.staggered}, but a {kind} policy denoises nothing: use 0.")
+    if acts != DECODE:
+        return
     if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
         raise ValueError(
             f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
@@ -143,7 +140,7 @@ def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
 def _check_text_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError if tokens of text cannot be computed in that many groups of layers."""
     given, layers = f"text_groups is {config.text_groups}, but", policy.config.prefix.depth
-    if policy.acts != FLOW or not (policy.decodes and has_kernels(policy)):
+    if policy.chain.acts != DENOISE or not (policy.chain.decodes and has_kernels(policy)):
         raise ValueError(f"{given} a {policy.config.kind} policy computes its text at once; use 1.")
     if not config.fast:
         raise ValueError(f"{given} plain torch computes tokens at once; set fast to true, or use 1.")

@@ -1,8 +1,8 @@
 """A request to the engine, and the micro-batch that one launch computes.
 
-A request is a chain of micro-requests: encode (images and, if nothing else computes it, the prefix), prefill,
-denoise, decode. `stage` is the next one, so a request can pause between any two and go on later. A
-micro-batch is one stage of one or more requests.
+A request is a chain of micro-requests, which the family declares (models.micro_requests). `stage` is the next
+one, so a request can pause between any two and go on later. A micro-batch is one stage of one or more
+requests; what follows in a frame and is kept as long may be computed with it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vla_accel_ros.models.micro_requests import DECODE, DENOISE, ENCODE, PREFILL
 from vla_accel_ros.timeline import Flows, flow
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
@@ -27,10 +28,9 @@ if TYPE_CHECKING:  # rules plan with requests where there is no torch
     from vla_accel_ros.models.text.decoding import Sampling
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
+__all__ = ["DECODE", "DENOISE", "ENCODE", "PREFILL"]
 WHOLE = "whole"
 """Kind of action requests that are denoised whole while others are in seats; see `Request.kind`."""
-ENCODE, PREFILL, DENOISE, DECODE = "encode", "prefill", "denoise", "decode"
-
 _FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_accel_ros.models.policies import FLOW, AnyPolicy
+from vla_accel_ros.models.micro_requests import DECODE
+from vla_accel_ros.models.policies import AnyPolicy
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Robots:
         return self.own
 
     def has_room(self, policy: AnyPolicy) -> bool:
-        """Whether an action's tokens fit; always true for chunks that are denoised."""
-        return policy.acts == FLOW or policy.joints <= self.most_joints
+        """Whether an action's tokens fit; always true for chunks that are made otherwise."""
+        return policy.chain.acts != DECODE or policy.joints <= self.most_joints
 
     def _check(self, name: str, policy: AnyPolicy) -> None:
         own = self.own.policy

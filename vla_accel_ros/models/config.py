@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
+
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 
 def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
@@ -194,6 +197,21 @@ class PiConfig:
         check_whole(self, "config")
         check_expert(self.prefix, self.expert)
         check_image_names(self.image_names)
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The family's micro-requests; pi0 takes a newer state with every chunk."""
+        seen = Leaf("seen", (len(self.image_names) * self.image_tokens, self.prefix.width))
+        hidden = Leaf("hidden", (self.prefix.width,))
+        state = ("state",) if self.kind == "pi0" else ()
+        return Chain(
+            (
+                MicroRequest("encode", ("pixels",), (seen,)),
+                MicroRequest("prefill", ("seen", "words"), (Leaf("kv"), hidden)),
+                MicroRequest("denoise", ("x", "t", "kv", *state), (Leaf("actions"),), kept="step"),
+                MicroRequest("decode", ("kv", "hidden"), (Leaf("answer"),), kept="step"),
+            )
+        )
 
     @property
     def image_tokens(self) -> int:

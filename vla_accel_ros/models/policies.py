@@ -1,20 +1,21 @@
 """The interface of every policy, so that the engine need not know its family.
 
-A policy computes a prefix (`inputs`, `embed`, the network's `prefix`) and then acts, in one of two ways: by
-flow steps that denoise a chunk, or by tokens that form one action. `acts` says which. The protocols below
-list what each way needs; a new family implements one of them.
+A policy makes a network's inputs of an observation, computes the micro-requests that its `chain` declares
+(models.micro_requests), each by the method of the stage's name, and makes joint targets of raw actions. It
+acts by flow steps that denoise a chunk, by tokens that form one action, or in one forward. The protocols
+below list what each way needs besides; a new family implements one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.micro_requests import DENOISE, Chain, MicroRequest
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.decoding import Continues
@@ -22,8 +23,6 @@ from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.types import Observation
-
-FLOW, TOKENS = "flow", "tokens"
 
 
 class AnyPolicy(Protocol):
@@ -52,13 +51,7 @@ class AnyPolicy(Protocol):
     @property
     def time_rule(self) -> str: ...
     @property
-    def acts(self) -> str: ...
-    @property
-    def decodes(self) -> bool: ...
-    @property
-    def answers(self) -> bool: ...
-    @property
-    def takes_state(self) -> bool: ...
+    def chain(self) -> Chain: ...
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt's ids; state [D], not normalised. Raises ValueError if there are too many."""
@@ -66,20 +59,17 @@ class AnyPolicy(Protocol):
 
     def host_inputs(self, observation: Observation) -> HostInputs: ...
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs: ...
-    def embed(self, inputs: PolicyInputs) -> Tensor: ...
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray: ...
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor: ...
 
 
 class WordedPolicy(AnyPolicy, Protocol):
-    """A policy that decodes tokens. Its prefix has two parts, images and prompt, each computed by itself.
+    """A policy that decodes tokens.
 
-    causal: whether no token of a prefix sees a later one. join: returns the prefix [1, T, W] from image
-    tokens and prompt; the images come after the prompt's first id, or before it.
+    Its `encode` leaves "seen": the image tokens [n, W]; `prefill` leaves "kv" and "hidden": the hidden state
+    [W] of the last token. embed: returns the prefix [1, T, W]; join: the same from image tokens and prompt;
+    the images come after the prompt's first id, or before it.
     """
-
-    @property
-    def causal(self) -> bool: ...
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
         """Return the images as received, after checks."""
@@ -89,9 +79,7 @@ class WordedPolicy(AnyPolicy, Protocol):
         """Return the prompt's ids, after checks of the state."""
         ...
 
-    def see(self, inputs: PolicyInputs) -> Tensor:
-        """Return the image tokens [n, W]."""
-        ...
+    def embed(self, inputs: PolicyInputs) -> Tensor: ...
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
         """Return the prompt's ids, int64 [t]; state [D], not normalised."""
@@ -100,17 +88,9 @@ class WordedPolicy(AnyPolicy, Protocol):
     def join(self, images: Tensor, words: Tensor) -> Tensor: ...
 
 
-class Denoises(Protocol):
-    """The network of a policy that acts by flow steps."""
-
-    def velocity(self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV) -> Tensor: ...
-
-
 class FlowPolicy(AnyPolicy, Protocol):
-    """A policy that acts by flow steps; raw actions are float32 [H, A], normalised."""
-
-    @property
-    def model(self) -> Denoises: ...
+    """A policy that acts by flow steps; raw actions are float32 [H, A], normalised. The same for one that
+    acts in one forward, whose method returns them under "actions"."""
 
     def normalized_state(self, state: np.ndarray) -> Tensor: ...
 
@@ -118,14 +98,10 @@ class FlowPolicy(AnyPolicy, Protocol):
 class CapturablePolicy(FlowPolicy, Protocol):
     """A flow policy whose plain functions can be captured in CUDA graphs as they are.
 
-    capturable: True if `resized`, `embed` (for a policy that decodes: `see` and `join`) and the network's
-    `prefix` and `velocity` create every tensor on the device, copy nothing from the host and never
-    synchronise. What they launch must depend on shapes alone, not on values and not on which cameras there
-    are (inputs.image_names is empty then). A policy without this flag runs eagerly.
+    Its chain says `capturable`: `resized` and the methods of its micro-requests create every tensor on the
+    device, copy nothing from the host and never synchronise. What they launch must depend on shapes alone,
+    not on values. Other policies run eagerly.
     """
-
-    @property
-    def capturable(self) -> bool: ...
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
         """Return the network's pixels float32 [V, C, S, S] from images uint8 [H, W, 3] of any sizes on its
@@ -138,3 +114,31 @@ class TokenPolicy(AnyPolicy, Protocol):
 
     @property
     def model(self) -> Continues: ...
+
+
+def computed(policy: AnyPolicy, micro: MicroRequest, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Compute a micro-request with the policy's method of that name; returns what it leaves. Of its own
+    results, one that is not there the first time is None. Raises RuntimeError if it leaves something that it
+    does not declare."""
+    left = {leaf.name for leaf in micro.leaves}
+    arguments = {name: given.get(name) if name in left else given[name] for name in micro.reads}
+    made: Mapping[str, Any] = getattr(policy, micro.stage)(**arguments)
+    if not made.keys() <= left:
+        raise RuntimeError(
+            f"{micro.stage} of a {policy.config.kind} policy left {sorted(made.keys() - left)}, but declares "
+            f"{sorted(left)}."
+        )
+    return made
+
+
+class FlowField:
+    """The flow field of a policy with the signature of a network's `velocity`. kv: what the chunk's steps
+    read, by name."""
+
+    def __init__(self, policy: AnyPolicy) -> None:
+        self._policy, self._reads = policy, policy.chain.acting.reads
+
+    def velocity(self, x: Tensor, t: Tensor, state: Tensor | None, kv: Mapping[str, Any]) -> Tensor:
+        given = {**kv, "x": x, "t": t, "state": state}
+        velocity: Tensor = getattr(self._policy, DENOISE)(**{name: given[name] for name in self._reads})
+        return velocity

@@ -8,15 +8,17 @@ sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.micro_requests import PIXELS, STATE, WORDS, Chain
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
@@ -35,12 +37,13 @@ class HostInputs:
     """The checked inputs of one observation on the host.
 
     images: uint8 [H, W, 3] each, of any sizes, for the cameras present, in prefix order. image_names: their
-    names. tokens: ids of the prompt without padding.
+    names. tokens: ids of the prompt without padding. more: see PolicyInputs.
     """
 
     images: tuple[np.ndarray, ...]
     image_names: tuple[str, ...]
     tokens: list[int]
+    more: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,19 @@ class PolicyInputs:
 
     images: float32 [V, 3, S, S] in [-1, 1], for the cameras present, in prefix order. image_names: their V
     names. tokens: int64 [T], the prompt without padding. state: float32 [S], normalised and zero-padded.
+    more: what else the policy's chain declares as inputs, by name.
     """
 
     images: Tensor
     image_names: tuple[str, ...]
     tokens: Tensor
     state: Tensor
+    more: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The inputs by the names of models.micro_requests."""
+        return {PIXELS: self.images, WORDS: self.tokens, STATE: self.state, **self.more}
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,6 @@ class Policy:
         state_dim (lerobot before 0.4.5) or "none" (trained without discrete state, such as pi05_libero).
     trained_delay: most committed actions that it was trained with, see models.flow.committed; 0 = none.
     conventions: openpi's or lerobot's.
-    acts: how it makes an action, by "flow" steps or "tokens"; see engine.rules.
-    decodes: whether its language head can continue a prefix. answers: whether that gives text besides
-        actions, so that it can be asked. causal, capturable: see models.policies.
     """
 
     model: Pi
@@ -79,12 +86,6 @@ class Policy:
     prompt_state: str = "own"
     trained_delay: int = 0
     conventions: Conventions = OPENPI
-
-    acts: ClassVar[str] = "flow"
-    decodes: ClassVar[bool] = True
-    answers: ClassVar[bool] = True
-    causal: ClassVar[bool] = False
-    capturable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.prompt_state not in PROMPT_STATES:
@@ -105,6 +106,11 @@ class Policy:
     def config(self) -> PiConfig:
         """The network's sizes."""
         return self.model.config
+
+    @property
+    def chain(self) -> Chain:
+        """Its micro-requests."""
+        return self.config.chain
 
     @property
     def device(self) -> torch.device:
@@ -130,11 +136,6 @@ class Policy:
     def time_rule(self) -> str:
         """The trainer's rule for the time of a flow step, see models.flow.sampling."""
         return self.conventions.time_rule
-
-    @property
-    def takes_state(self) -> bool:
-        """Whether each action request can carry a newer state than its prefix."""
-        return self.config.kind == "pi0"
 
     @property
     def joints(self) -> int:
@@ -183,11 +184,20 @@ class Policy:
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """Return the prefix of one observation, [1, T, W]: images, prompt."""
-        return self.join(self.see(inputs), inputs.tokens)
+        return self.join(self.encode(inputs.images)["seen"], inputs.tokens)
 
-    def see(self, inputs: PolicyInputs) -> Tensor:
-        """Return the image tokens [n, W]."""
-        return self.model.encode(inputs.images).flatten(0, 1)
+    def encode(self, pixels: Tensor) -> dict[str, Tensor]:
+        """See PiConfig.chain."""
+        return {"seen": self.model.encode(pixels).flatten(0, 1)}
+
+    def prefill(self, seen: Tensor, words: Tensor) -> dict[str, Any]:
+        """See PiConfig.chain."""
+        hidden, kv = self.model.prefix(self.join(seen, words))
+        return {"kv": kv, "hidden": hidden[0, -1]}
+
+    def denoise(self, x: Tensor, t: Tensor, kv: KV, state: Tensor | None = None) -> Tensor:
+        """See PiConfig.chain."""
+        return self.model.velocity(x, t, state, kv)
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
         """Return `prompt` as int64 [t] on the device."""

@@ -18,7 +18,7 @@ from typing import Any
 from vla_accel_ros.contract.keys import Keys
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import Guidance
-from vla_accel_ros.models.policies import FLOW
+from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.types import Agreement, Observation
 from vla_accel_ros.wire.keys import images_in, pictures, prompt_in, state_in, vector
 
@@ -63,7 +63,7 @@ class Answering:
             wishes["noise"] = vector(request["noise"], ("noise",), 2)
         if "action_prefix" not in request and "delay" not in request:
             return wishes
-        if policy.acts != FLOW:
+        if policy.chain.acts != DENOISE:
             raise ValueError(
                 f"delay and action_prefix: {policy.config.kind} acts by tokens and cannot continue"
             )

@@ -170,7 +170,7 @@ def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy
             list(engine.ask(prefix, max_tokens=6, temperature=1.0, top_k=9, seed=seed)) for seed in (1, 1, 2)
         ]
     assert drawn[0] == drawn[1]
-    assert not policy.answers
+    assert not policy.chain.answers
 
 
 def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> None:

@@ -104,7 +104,7 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
         assert [request.done for request in stream.finished] == [STEPS] * len(stream.finished)
         assert stamps(stream) == sorted(stamps(stream))
         for chunk in stream.chunks:
-            assert (chunk.state is not None) == policy.takes_state
+            assert (chunk.state is not None) == policy.chain.takes_state
             assert_made_by_act(alone, chunk, seen[chunk.kv_version])
 
 
@@ -215,10 +215,10 @@ def test_newer_joints_begin_a_chunk_on_the_same_frame(policy: Policy) -> None:
     stream.see(observation(0))
     for number in range(3):
         felt = state_of(number), number + 1
-        stream.want(sense=(lambda felt=felt: felt) if policy.takes_state else None)
+        stream.want(sense=(lambda felt=felt: felt) if policy.chain.takes_state else None)
         assert stream.engine.scheduler.step()
-    assert len(stream.under_way) == (3 if policy.takes_state else 1)
-    again = stream.want(sense=(lambda: felt) if policy.takes_state else None)
+    assert len(stream.under_way) == (3 if policy.chain.takes_state else 1)
+    again = stream.want(sense=(lambda: felt) if policy.chain.takes_state else None)
     stream.run()
     assert not again.begun, "there are no newer joints"
     for number, chunk in enumerate(stream.chunks):

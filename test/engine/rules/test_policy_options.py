@@ -38,7 +38,7 @@ def act(engine: Engine, observation: Any) -> np.ndarray:
 
     def serve() -> None:
         with engine.observe(observation) as prefix:
-            chunks.append(engine.act(prefix, noise=7 if engine.policy.acts == "flow" else None))
+            chunks.append(engine.act(prefix, noise=7 if engine.policy.chain.acts == "denoise" else None))
 
     joined(in_thread(serve))
     return chunks[0].actions

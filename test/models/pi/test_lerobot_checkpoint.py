@@ -142,6 +142,7 @@ def test_the_engine_steps_as_lerobot_does(folder: Path, kind: str) -> None:
     noise = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
     with torch.no_grad():
         inputs = policy.inputs(seen)
+        assert isinstance(policy, Policy)
         _, kv = policy.model.prefix(policy.embed(inputs))
         state = inputs.state[None] if kind == "pi0" else None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
@@ -30,8 +31,8 @@ from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, Samples, Velocity, flow_times, sample
-from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy
+from vla_accel_ros.models.micro_requests import STATE
+from vla_accel_ros.models.policies import AnyPolicy, FlowField, FlowPolicy, computed
 from vla_accel_ros.types import Chunk
 
 FRAME_SLOTS = 3
@@ -43,7 +44,8 @@ are computed together need one each."""
 class _Denoising:
     """policy: the robot's. origin float32 [D]: the state given to the network, to which relative actions are
     relative. noise float32 [1, H, A] and state float32 [1, S]: may be on the host. committed: leading
-    actions. step_states float32 [D]: of each step so far, if they may differ."""
+    actions. seated: the seat has been given it. step_states float32 [D]: of each step so far, if they may
+    differ."""
 
     policy: FlowPolicy
     origin: np.ndarray
@@ -52,6 +54,7 @@ class _Denoising:
     guidance: Guidance | None
     committed: Committed | None
     seat: int | None = None
+    seated: bool = False
     steps: int = 0
     step_states: list[np.ndarray] = field(default_factory=list)
 
@@ -72,10 +75,11 @@ class FlowActor:
         config: EngineConfig,
         pool: KVPool,
         time_rule: str,
+        prefill: Prefill,
         stages: Stages | PlainStages | None = None,
     ) -> None:
         self._policy, self._config, self._pool = cast(FlowPolicy, policy), config, pool
-        self._device = policy.device
+        self._device, self._prefill, self._flow = policy.device, prefill, FlowField(policy)
         self._time_rule, self._stages = time_rule, stages
         flow_times(config.steps, time_rule)
         self.horizon = int(policy.config.horizon)
@@ -94,7 +98,7 @@ class FlowActor:
         elif count:
             # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
             given = count, config.steps, time_rule
-            self._seats = PlainSeats(policy.model, *given, together=False, solver=config.solver)
+            self._seats = PlainSeats(self._flow, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
         self._noise_made: tuple[object, np.ndarray] | None = None  # the last, and of what it is a function
         self._number = -1  # of the request that began last
@@ -117,7 +121,7 @@ class FlowActor:
             return
         config, device = self._policy.config, self._policy.device
         noise = torch.zeros(1, config.horizon, config.action_dim, device=device)
-        state = torch.zeros(1, config.state_dim, device=device) if self._policy.takes_state else None
+        state = torch.zeros(1, config.state_dim, device=device) if self._policy.chain.takes_state else None
         self._stages.act(noise, state, [slot], [length], steps)
 
     def room(self, request: Request) -> bool:
@@ -140,7 +144,7 @@ class FlowActor:
                 "guidance by the exact Jacobian needs the plain network, whose exact weights were given up; "
                 "set keep_exact to true, or guide with jacobian 'identity'."
             )
-        if not policy.takes_state:
+        if not policy.chain.takes_state:
             request.state = None
         elif request.state is not None:
             request.state = np.array(request.state, np.float32)
@@ -148,15 +152,14 @@ class FlowActor:
         check_states(request, len(origin), self._seats.steps if self._seats and not request.whole else 0)
         self._agree(request, prefix, origin)
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
-        state = policy.normalized_state(origin)[None] if policy.takes_state else None
+        state = policy.normalized_state(origin)[None] if policy.chain.takes_state else None
         noise = self._noise(request, prefix)
         doing = _Denoising(policy, origin, noise, state, request.guidance, held)
         if self._seats is not None and not request.whole:
             doing.seat = self._free_seat(self._seats.count)
-            span = self._pool.span(prefix.slot, 0, prefix.n_tokens)
-            guide = self._inpainting(doing)
-            self._seats.take(doing.seat, doing.noise, state, span, guide, policy.joints)
             self._seated[doing.seat] = request
+            if isinstance(self._seats, CapturedSeats):
+                self._take(doing, self._seats, self._pool.span(prefix.slot, 0, prefix.n_tokens))
         request.progress = doing
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
@@ -235,6 +238,12 @@ class FlowActor:
     def _step(self, seated: list[Request], steps: int) -> list[tuple[Request, Pending]]:
         """Compute the next steps of chunks in seats, until some are finished; these leave their seats."""
         assert self._seats is not None
+        for request in seated:
+            if not request.progress.seated:
+                with failing_alone(request):
+                    kept = self._kept(request.frame, request.progress, self._seats.steps)
+                    self._take(request.progress, self._seats, kept)
+        seated = [request for request in seated if request.error is None]
         finished: list[Request] = []
         for _ in range(steps):
             if changed := states_of_step(seated, self._config.joints_each_step):
@@ -249,6 +258,13 @@ class FlowActor:
         for request in finished:
             self.drop(request)
         return list(zip(finished, made, strict=True))
+
+    def _take(self, doing: _Denoising, seats: Seats, kept: Any) -> None:
+        """Put a chunk into its seat."""
+        assert doing.seat is not None
+        guide, joints = self._inpainting(doing), doing.policy.joints
+        seats.take(doing.seat, doing.noise, doing.state, kept, guide, joints)
+        doing.seated = True
 
     def _free_seat(self, count: int) -> int:
         """The first free seat. Raises PoolExhausted if the scheduling rule began more chunks than there are
@@ -266,13 +282,25 @@ class FlowActor:
         steps = self._config.steps if request.steps is None else request.steps
         flow_times(steps, self._time_rule)
         if self._stages is None or doing.exact:
-            return self._plain(doing, self._pool.view(prefix.slot, prefix.n_tokens), steps)
+            return self._plain(doing, self._kept(prefix, doing, steps), steps)
         guide = self._inpainting(doing)
         guides = None if guide is None else [guide]
         place, joints = ([prefix.slot], [prefix.n_tokens]), [doing.policy.joints]
         return self._stages.submit(doing.noise, doing.state, *place, steps, guides, joints=joints)
 
-    def _plain(self, doing: _Denoising, kv: KV, steps: int) -> Pending:
+    def _kept(self, prefix: Prefix, doing: _Denoising, steps: int) -> dict[str, Any]:
+        """What a chunk's steps read, by name: results of the frame, and what is computed once for the
+        chunk."""
+        kept, device, chain = {**self._prefill.kept(prefix)}, self._device, self._policy.chain
+        if {"noise", "dt"} & set(chain.acting.reads):
+            kept |= {"noise": doing.noise.to(device), "dt": torch.full((1,), -1.0 / steps, device=device)}
+        if chain.of_chunk:
+            kept[STATE] = None if doing.state is None else doing.state[0].to(device)
+            for micro in chain.of_chunk:
+                kept |= computed(doing.policy, micro, kept)
+        return kept
+
+    def _plain(self, doing: _Denoising, kept: dict[str, Any], steps: int) -> Pending:
         """Compute a chunk with the plain network."""
         policy, guidance, held = doing.policy, doing.guidance, doing.committed
         start = doing.noise.to(policy.device)
@@ -280,7 +308,7 @@ class FlowActor:
         moved: list[Tensor] = []
 
         def at(x: Tensor, t: Tensor) -> Tensor:
-            return policy.model.velocity(x, t, state, kv)
+            return self._flow.velocity(x, t, state, kept)
 
         def velocity(x: Tensor, t: float) -> Tensor:
             return at(x, torch.full((1,), t, device=x.device))

@@ -39,12 +39,12 @@ MEASURED_WORDS = 24
 _REPEATS = 5
 
 
-def check(request: Request) -> None:
+def check(request: Request, acts: str = "acts by tokens") -> None:
     """Raise ValueError for arguments that only denoised chunks take."""
     given = {name: getattr(request, name) for name in ("noise", "steps", "guidance", "committed")}
     for name, value in given.items():
         if value is not None and not (name == "noise" and isinstance(value, int)):
-            raise ValueError(f"act was given {name}, but the policy acts by tokens and has no use for it.")
+            raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
 
 
 def _count(request: Request) -> int:

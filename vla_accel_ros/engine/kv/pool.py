@@ -14,6 +14,7 @@ the newest frame of each robot until the next one.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ class PoolExhausted(RuntimeError):
 
 
 class KVPool:
-    """`slots` sequences of up to `max_tokens` tokens each.
+    """`slots` sequences of up to `max_tokens` tokens each; without a config, slots alone, for a family whose
+    frames leave no keys and values.
 
     k, v: [slots, layers, kv_heads, max_tokens, head_dim]. Safe to use from several threads, and from the
     garbage collector, which may release a slot in the middle of any method.
@@ -48,13 +50,19 @@ class KVPool:
     """
 
     def __init__(
-        self, config: GemmaConfig, slots: int, max_tokens: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: GemmaConfig | None,
+        slots: int,
+        max_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         if slots < 1 or max_tokens < 1:
             raise ValueError(
                 f"slots is {slots} and max_tokens {max_tokens}; a pool needs at least 1 of each."
             )
-        shape = (slots, config.depth, config.kv_heads, max_tokens, config.head_dim)
+        layers, heads, dim = (config.depth, config.kv_heads, config.head_dim) if config else (0, 0, 0)
+        shape = (slots, layers, heads, max_tokens, dim)
         check_memory(shape, device, dtype)
         self.max_tokens, self._cuda = max_tokens, device.type == "cuda"
         self.k = torch.zeros(shape, device=device, dtype=dtype)
@@ -302,14 +310,17 @@ class Prefixes:
 
 def check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
     """Raise ValueError, in one sentence, if two tensors [slots, .., .., tokens, ..] do not fit."""
-    needed = 2 * dtype.itemsize
-    for size in shape:
-        needed *= size
+    what = f"a KV pool of {shape[0]} slots of {shape[3]} tokens"
+    check_bytes(what, 2 * dtype.itemsize * math.prod(shape), device)
+
+
+def check_bytes(what: str, needed: int, device: torch.device) -> None:
+    """Raise ValueError, in one sentence, if so many bytes of frames do not fit."""
     free = _free_bytes(device)
     if free is not None and needed > free:
         raise ValueError(
-            f"a KV pool of {shape[0]} slots of {shape[3]} tokens needs {needed / GIB:.2f} GiB but "
-            f"{device} has {free / GIB:.2f} GiB free; use fewer slots, fewer cameras or a shorter prompt."
+            f"{what} needs {needed / GIB:.2f} GiB but {device} has {free / GIB:.2f} GiB free; use fewer "
+            "slots, fewer cameras or a shorter prompt."
         )
 
 

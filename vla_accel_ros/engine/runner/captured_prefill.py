@@ -6,17 +6,19 @@ The state is checked and the prompt tokenized while the device encodes the image
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix
-from vla_accel_ros.engine.runner.frames import Extent, PlainPrefill, Prefill, worded_policy
+from vla_accel_ros.engine.runner.frames import Extent, Prefill, worded_policy
+from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame
 from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.micro_requests import KV
 from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
 from vla_accel_ros.types import Observation
 
@@ -28,7 +30,8 @@ class CapturedPrefill(Prefill):
     batches = True
 
     def __init__(self, stages: Stages) -> None:
-        self._stages, self.groups = stages, stages.groups
+        self._stages, self._groups = stages, stages.groups
+        self.in_parts = stages.groups is not None
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         (extent,) = self.observe_together([observation], [policy], [slot])
@@ -66,7 +69,7 @@ class CapturedPrefill(Prefill):
         return self._stages.last_hidden(slot, n_tokens)
 
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        assert self.groups is not None
+        assert self._groups is not None
         worded = cast(WordedPolicy, policy)
         images = worded.host_images(observation)
 
@@ -77,7 +80,18 @@ class CapturedPrefill(Prefill):
                 states.append(cast(FlowPolicy, policy).normalized_state(observation.state))
             return torch.tensor(worded.host_words(observation))
 
-        return self.groups.begin(images, words, slot, observation.check_intact, states)
+        return self._groups.begin(images, words, slot, observation.check_intact, states)
+
+    def advance(self, frame: Frame) -> None:
+        assert self._groups is not None
+        self._groups.advance(frame)
+
+    def launched(self, frame: Frame) -> Callable[[], None]:
+        assert self._groups is not None
+        return self._groups.launched(frame)
+
+    def kept(self, prefix: Prefix) -> Mapping[str, Any]:
+        return {KV: self._stages.pool.view(prefix.slot, prefix.n_tokens)}
 
 
 class CapturedPlainPrefill(PlainPrefill):
@@ -85,12 +99,11 @@ class CapturedPlainPrefill(PlainPrefill):
     captured."""
 
     def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
-        super().__init__(policy, pool)
+        super().__init__(policy, pool, results=stages.results)
         self._stages = stages
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         given = policy.host_inputs(observation)
         state = cast(FlowPolicy, policy).normalized_state(observation.state)
-        kept = () if self._images is None else (self._images[slot], self._hidden[slot])
-        n_tokens = self._stages.observe(given, state, slot, observation.check_intact, *kept)
+        n_tokens = self._stages.observe(given, state, slot, observation.check_intact)
         return Extent(n_tokens, n_tokens - len(given.tokens))

@@ -15,11 +15,10 @@ before. A request that is cancelled or fails between two groups frees the slot.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import takewhile
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -27,13 +26,10 @@ from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream, on_stream
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
-from vla_accel_ros.engine.request import ENCODE, PREFILL, Request, failing_alone
+from vla_accel_ros.engine.request import Request, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.memory.upload import on_host
-from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.towers import Towers
-from vla_accel_ros.models.layers import packed
-from vla_accel_ros.models.layers.packed import Forward, Segment
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
 from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.timeline import TIMELINE, flow
@@ -52,13 +48,27 @@ class Extent(NamedTuple):
     n_images: int
 
 
+class Part(Protocol):
+    """A frame in progress. slot: where it is computed; length, images: number of all tokens, and of image
+    tokens; stage: the next one, empty once all are computed."""
+
+    slot: int
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def images(self) -> int: ...
+    @property
+    def stage(self) -> str: ...
+    def drop(self) -> None: ...
+
+
 class Prefill(ABC):
     """Computes prefixes into held slots of one pool. batches: whether `observe_together` computes several in
-    one forward; groups: the groups of layers in which it computes a frame from `begin` on, None: in one
-    go."""
+    one forward; in_parts: whether it computes a frame in several micro-batches, from `begin` on."""
 
     batches: bool = False
-    groups: Groups | None = None
+    in_parts: bool = False
 
     @abstractmethod
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
@@ -73,12 +83,24 @@ class Prefill(ABC):
         """Like `observe`, for several observations with the same number of images in one forward."""
         raise NotImplementedError
 
-    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Frame:
-        """Compute the first group of a frame; the images are needed until `Frame.end_upload`, which raises
-        Torn.
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Part:
+        """Compute the first part of a frame. The images are needed until `launched`'s function has returned,
+        which raises Torn, or the frame is advanced or dropped.
 
         Raises ValueError if the policy cannot take the observation.
         """
+        raise NotImplementedError
+
+    def advance(self, frame: Any) -> None:
+        """Compute the frame's next part. Raises the error that ended the frame, and Torn."""
+        raise NotImplementedError
+
+    def launched(self, frame: Any) -> Callable[[], None] | None:
+        """Returns a function that waits for the work launched so far; None: it is computed."""
+        raise NotImplementedError
+
+    def kept(self, prefix: Prefix) -> Mapping[str, Any]:
+        """What its chunks read of a frame, by name."""
         raise NotImplementedError
 
     @abstractmethod
@@ -122,69 +144,13 @@ class Preprocess:
             taken = self._stream.record_event()
         taken.synchronize()
         reader = current_stream(self._policy.device)
-        for tensor in (inputs.images, inputs.tokens, inputs.state):
+        for tensor in (inputs.images, inputs.tokens, inputs.state, *inputs.more.values()):
             tensor.record_stream(reader)
         return inputs
 
     def upload(self, image: np.ndarray) -> Tensor:
         """uint8 [H, W, 3] on the GPU, in the current stream's order: a copy, or mapped host memory itself."""
         return on_host(image, self._policy.device).to(self._policy.device, non_blocking=True)
-
-
-class PlainPrefill(Prefill):
-    """Prefill by the plain network. forward: computes the rest of a causal prefix, None = in plain torch."""
-
-    def __init__(self, policy: AnyPolicy, pool: KVPool, forward: Forward | None = None) -> None:
-        self._policy, self._pool, self._preprocess = policy, pool, Preprocess(policy)
-        width, config = policy.config.prefix.width, policy.config
-        self._hidden = pool.k.new_zeros(pool.slots, width)
-        self._images: Tensor | None = None
-        if policy.decodes:
-            self._worded = cast(WordedPolicy, policy)
-            self._images = pool.k.new_zeros(pool.slots, config.max_tokens - config.max_prompt, width)
-            self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
-
-    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        inputs = self._preprocess(observation, policy)
-        if self._images is None:
-            n_tokens = self._whole(policy.embed(inputs), slot)
-        else:
-            images = self._worded.see(inputs)
-            self._images[slot, : len(images)].copy_(images)
-            n_tokens = self._whole(self._worded.join(images, inputs.tokens), slot)
-        return Extent(n_tokens, n_tokens - len(inputs.tokens))
-
-    def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
-        assert self._images is not None
-        images = self._images[slot, : frame.n_images].copy_(self._images[frame.slot, : frame.n_images])
-        worded = worded_policy(frame)
-        words = worded.words(instruction, frame.state)
-        embeddings = worded.join(images, words)
-        if not worded.causal:
-            return self._whole(embeddings, slot)
-        before = worded.words(frame.instruction, frame.state)
-        pairs = zip(words[:-1].tolist(), before.tolist())  # the last word's hidden state is needed
-        alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        return self._rest(embeddings, frame.slot, slot, frame.n_images + alike if alike else 0)
-
-    def last_hidden(self, slot: int, n_tokens: int) -> Tensor:
-        return self._hidden[slot]
-
-    def _whole(self, embeddings: Tensor, slot: int) -> int:
-        n_tokens = embeddings.shape[1]
-        hidden, _ = self._policy.model.prefix(embeddings, out=self._pool.view(slot, n_tokens))
-        self._hidden[slot].copy_(hidden[0, -1])
-        return n_tokens
-
-    def _rest(self, embeddings: Tensor, source: int, slot: int, shared: int) -> int:
-        n_tokens = embeddings.shape[1]
-        for into, given in zip(self._pool.view(slot, shared), self._pool.view(source, shared), strict=True):
-            into.copy_(given)
-        past = (self._pool.span(slot, 0, shared),) if shared else ()
-        out = self._pool.span(slot, shared, n_tokens)
-        (hidden,) = self._forward([Segment(embeddings[:, shared:], past, causal=True, out=out)])
-        self._hidden[slot].copy_(hidden[0, -1])
-        return n_tokens
 
 
 class EncodeOnly(Prefill):
@@ -202,7 +168,7 @@ class EncodeOnly(Prefill):
             n_tokens, n_words = self._towers.embed(observation, policy, self._kept[slot])
             return Extent(n_tokens, n_tokens - n_words)
         inputs = self._preprocess(observation, policy)
-        embeddings = policy.embed(inputs)[0]
+        embeddings = cast(WordedPolicy, policy).embed(inputs)[0]
         self._kept[slot, : len(embeddings)].copy_(embeddings)
         return Extent(len(embeddings), len(embeddings) - len(inputs.tokens))
 
@@ -220,7 +186,7 @@ class EncodeOnly(Prefill):
 class _InProgress(NamedTuple):
     """frame: holds its slot; robot: the embodiment at the frame's beginning."""
 
-    frame: Frame
+    frame: Part
     robot: Embodiment
 
 
@@ -234,17 +200,17 @@ class Frames:
         self._apart = apart
 
     def run(self, request: Request) -> Callable[[], None] | None:
-        """Compute and publish a frame, or compute its next group. Raises as Prefill.observe does.
+        """Compute and publish a frame, or compute its next part. Raises as Prefill.observe does.
 
-        With groups, returns a function that waits for the group. The last group publishes the frame at once,
+        In parts, returns a function that waits for the part. The last one publishes the frame at once,
         because later work waits for it on the device.
 
         A whole frame is published at once, and None is returned. But if actions have another stream
         (`apart`), the returned function waits for the frame and publishes it: an action that began earlier on
         it would hold up all actions in its stream.
         """
-        if self._prefill.groups is not None:
-            return self._advance(request, self._prefill.groups)
+        if self._prefill.in_parts:
+            return self._advance(request)
         observation = request.observation
         assert observation is not None
         robot = self._robots.of(observation.robot)
@@ -332,7 +298,7 @@ class Frames:
             doing.frame.drop()
             self._pool.release(doing.frame.slot)
 
-    def _advance(self, request: Request, groups: Groups) -> Callable[[], None] | None:
+    def _advance(self, request: Request) -> Callable[[], None] | None:
         doing: _InProgress | None = request.progress
         observation = request.observation
         assert observation is not None
@@ -342,12 +308,13 @@ class Frames:
                 doing = _InProgress(self._prefill.begin(observation, robot.policy, slot), robot)
             request.progress = doing
         else:
-            groups.advance(doing.frame)
+            self._prefill.advance(doing.frame)
         frame, robot = doing
-        if frame.groups:
-            request.stage = ENCODE if frame.encodes else PREFILL
-            return groups.launched(frame)
+        if frame.stage:
+            request.stage = frame.stage
+            return self._prefill.launched(frame)
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
-        request.awaited = True
-        return groups.launched(frame)
+        wait = self._prefill.launched(frame)
+        request.awaited = wait is not None
+        return wait

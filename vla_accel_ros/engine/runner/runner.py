@@ -16,6 +16,7 @@ from typing import cast
 import torch
 
 from vla_accel_ros.engine.actors.flow import FlowActor
+from vla_accel_ros.engine.actors.forward import ForwardActor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
 from vla_accel_ros.engine.config import (
     ACTIONS_APART,
@@ -46,7 +47,8 @@ from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.rules.rule import Plan, Setup, chosen
 from vla_accel_ros.engine.rules.rules import Rules, lanes_of
 from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill, CapturedPrefill
-from vla_accel_ros.engine.runner.frames import ENCODED_ONLY, EncodeOnly, Frames, PlainPrefill, Prefill
+from vla_accel_ros.engine.runner.frames import ENCODED_ONLY, EncodeOnly, Frames, Prefill
+from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
 from vla_accel_ros.engine.runner.text import TextDecoder
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.dropping import drop, few_bits_in_prefix
@@ -61,7 +63,8 @@ from vla_accel_ros.engine.stages.stages import Progress, Stages
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.calibration import read
 from vla_accel_ros.models.layers.quantized import INT4, INT8, W8A8
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, CapturablePolicy, WordedPolicy
+from vla_accel_ros.models.micro_requests import DENOISE, FORWARD, FRAME
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, WordedPolicy
 
 
 class ModelRunner:
@@ -84,14 +87,16 @@ class ModelRunner:
         self.int8 = _int8(policy, config)
         if not config.keep_exact:
             drop(policy.model, config.precision, policy.device, self.int8, config.calibration)
-        silent = policy.acts == FLOW and few_bits_in_prefix(policy.model) and self.int8 is None
-        speaks = policy.decodes and not silent
+        chain = policy.chain
+        silent = chain.acts == DENOISE and few_bits_in_prefix(policy.model) and self.int8 is None
+        speaks = chain.decodes and not silent
         forward = _forward(policy, config, most, self.int8) if kernels and speaks else None
-        self.partitioned = Partitioned(config, policy.device, kernels and policy.acts == FLOW)
-        packs = policy.acts != FLOW and (config.fast or config.token_mode != SEQUENTIAL)
+        self.partitioned = Partitioned(config, policy.device, kernels and chain.acts == DENOISE)
+        packs = chain.acts == DECODE and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
-        tokens = policy.config.max_tokens + (most - 1 if packs else 0)
-        self.pool = KVPool(policy.config.prefix, slots, tokens, policy.device, policy.kv_dtype)
+        tokens = policy.config.max_tokens + (most - 1 if packs else 0) if chain.holds_kv else 1
+        stack = policy.config.prefix if chain.holds_kv else None
+        self.pool = KVPool(stack, slots, tokens, policy.device, policy.kv_dtype)
         self.prefixes = Prefixes(self.pool)
         self.stages: Stages | PlainStages | None = None
         self.text: TextDecoder | None = None
@@ -99,7 +104,7 @@ class ModelRunner:
         self.towers: Towers | None = None
         self.offload: OffloadReport | None = None
         self.prefill: Prefill
-        self.actor: FlowActor | TokenActor | PackedTokenActor
+        self.actor: FlowActor | TokenActor | PackedTokenActor | ForwardActor
         if packs:
             worded, share = cast(WordedPolicy, policy), offload_share(config.offload)
             self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
@@ -108,8 +113,10 @@ class ModelRunner:
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
         else:
             self.prefill = self._make_prefill(kernels)
-            if policy.acts == FLOW:
-                self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.stages)
+            if chain.acts == DENOISE:
+                self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.prefill, self.stages)
+            elif chain.acts == FORWARD:
+                self.actor = ForwardActor(policy, config, self.prefill)
             else:
                 self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
             if speaks:
@@ -194,7 +201,7 @@ class ModelRunner:
         if request.want in (ASK, REWORD) and self.text is None:
             kind = self.policy.config.kind
             packs = isinstance(self.actor, PackedTokenActor)
-            if self.policy.decodes and not packs:
+            if self.policy.chain.decodes and not packs:
                 raise ValueError(
                     f"keep_exact is false and precision {self.config.precision}, so the language model has "
                     "no exact weights to answer with or to take other words; set keep_exact to true."
@@ -202,6 +209,8 @@ class ModelRunner:
             raise ValueError(
                 ENCODED_ONLY if packs else f"a {kind} policy has no language head; ask it nothing."
             )
+        if request.want == OBSERVE:
+            return next(micro.stage for micro in self.policy.chain.of_frame if micro.kept == FRAME)
         return request.stage
 
     def kind(self, request: Request) -> str:

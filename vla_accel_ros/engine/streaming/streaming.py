@@ -53,7 +53,7 @@ class Streaming:
     ) -> None:
         self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
         self._action, self._max_tokens = action, max_tokens
-        self._language = language if engine.policy.answers else None
+        self._language = language if engine.policy.chain.answers else None
         self._chunking = chunking
         self._vision = Loop(
             "vision",
@@ -64,7 +64,7 @@ class Streaming:
             awaited=ports.frames,
         )
         self._records = {"action": LoopRecord("action", action.rate_hz)}
-        if engine.policy.answers:
+        if engine.policy.chain.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
         # The waiting action requests by Request.first: one for everything, or one each for first and further
         # chunks.
@@ -101,7 +101,7 @@ class Streaming:
 
     def joints_came(self) -> None:
         """Newer joints arrived: a request that waits for them begins now instead of at the next poll."""
-        if self._running and self._engine.policy.takes_state:
+        if self._running and self._engine.policy.chain.takes_state:
             self._scheduler.wake()
 
     def stats(self) -> list[LoopStats]:
@@ -122,7 +122,7 @@ class Streaming:
 
         Raises ValueError if it is empty, if too many questions wait, or if the model has no language head.
         """
-        if not self._engine.policy.answers:
+        if not self._engine.policy.chain.answers:
             kind = self._engine.policy.config.kind
             raise ValueError(f"a {kind} policy has no language head; ask it nothing.")
         if not question.strip():
@@ -179,7 +179,7 @@ class Streaming:
             waits=True,
             first=first,
             not_before_s=not_before_s,
-            sense=self._ports.newest_state if self._engine.policy.takes_state else None,
+            sense=self._ports.newest_state if self._engine.policy.chain.takes_state else None,
             commits=None if self._chunking is None else self._chunking.committed,
             on_begin=None if self._chunking is None else self._chunking.begin,
             on_progress=self._acted,

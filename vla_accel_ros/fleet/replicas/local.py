@@ -28,7 +28,7 @@ from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, ReplicaLost, Served
-from vla_accel_ros.models.policies import FLOW
+from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.types import Chunk, Observation
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class LocalReplica:
             ahead = 1 if pace == 1 else 2 * pace
         self.name, self.profile, self.limit = name, Profile(), max(1, config.staggered) + ahead
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
-        self.updates = config.steps if engine.policy.acts == FLOW else 0
-        self.answers = config.answers if engine.policy.answers else 0
+        self.updates = config.steps if engine.policy.chain.acts == DENOISE else 0
+        self.answers = config.answers if engine.policy.chain.answers else 0
         self.config = config if self.updates else None
         self._session = session
         self._contracts: dict[str, Contract] = {}

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.models.layers.gemma import KV, Attend, Condition, PerToken, attention, one_sequence
-from vla_accel_ros.models.pi.model import Pi
 
 
 class Span(NamedTuple):
@@ -188,22 +187,26 @@ def _conditions(segments: Sequence[Segment], sizes: list[int]) -> Condition | No
     return PerToken(tuple(conditions), condition_rows)
 
 
+def _sliced(kv: Any) -> Any:
+    return KV(kv.k, kv.v) if isinstance(kv, Span) else kv
+
+
 class FlowStep(NamedTuple):
     """One flow step of one chunk: x float32 [1, H, A]; t float32 [1]; state float [1, S], None for pi0.5; kv:
-    its prefix; step: index of the flow step, 0 first."""
+    the Part of its prefix, or what a FlowField reads; step: index of the flow step, 0 first."""
 
     x: Tensor
     t: Tensor
     state: Tensor | None
-    kv: Part
+    kv: Any
     step: int = 0
 
 
-def velocities(model: Pi, steps: Sequence[FlowStep], together: bool = True) -> list[Tensor]:
+def velocities(model: Any, steps: Sequence[FlowStep], together: bool = True) -> list[Tensor]:
     """Return Pi.velocity of several chunks, each at its own time and on its own prefix: float32 [1, H, A]
     each."""
     if not together:
-        return [model.velocity(step.x, step.t, step.state, KV(step.kv.k, step.kv.v)) for step in steps]
+        return [model.velocity(step.x, step.t, step.state, _sliced(step.kv)) for step in steps]
     segments = []
     for step in steps:
         tokens, condition = model.suffix(step.x, step.t, step.state)

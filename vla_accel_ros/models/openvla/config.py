@@ -9,9 +9,11 @@ it, and sizes.py infers it for them.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_whole, read_fields, read_names
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 SPACE_TOKEN = 29871
 """Llama's id of a single space, which ended every prompt in OpenVLA's training."""
@@ -67,6 +69,22 @@ class OpenVLAConfig:
         space = self.space_token
         if space is not None and (type(space) is not int or not 0 <= space < self.vocab):
             raise ValueError(f"space_token is {space!r}; give an id below vocab {self.vocab}, or null.")
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The family's micro-requests. It answers no questions: its tokens are actions."""
+        seen, hidden = (
+            Leaf("seen", (self.dino.tokens, self.prefix.width)),
+            Leaf("hidden", (self.prefix.width,)),
+        )
+        return Chain(
+            (
+                MicroRequest("encode", ("pixels",), (seen,)),
+                MicroRequest("prefill", ("seen", "words"), (Leaf("kv"), hidden)),
+                MicroRequest("decode", ("kv", "hidden"), (Leaf("actions"),), kept="step"),
+            ),
+            causal=True,
+        )
 
     @property
     def features(self) -> int:

@@ -14,12 +14,13 @@ the reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
@@ -133,8 +134,7 @@ class OpenVLAPolicy:
 
     delta_mask: bool [D], True where an action is relative to the observation's state, as in Policy: for a
         network fine-tuned on joints. Displacements of an end effector are not such actions.
-    acts, decodes, answers, causal, trained_delay: see Policy. It answers no questions: its tokens are
-        actions.
+    trained_delay: see Policy.
     """
 
     model: OpenVLA
@@ -143,11 +143,6 @@ class OpenVLAPolicy:
     pixels: PixelNorm
     delta_mask: np.ndarray
 
-    acts: ClassVar[str] = "tokens"
-    decodes: ClassVar[bool] = True
-    answers: ClassVar[bool] = False
-    takes_state: ClassVar[bool] = False
-    causal: ClassVar[bool] = True
     time_rule: ClassVar[str] = "openpi"  # unused: it has no flow
     trained_delay: ClassVar[int] = 0
 
@@ -163,6 +158,11 @@ class OpenVLAPolicy:
     def config(self) -> OpenVLAConfig:
         """The network's sizes."""
         return self.model.config
+
+    @property
+    def chain(self) -> Chain:
+        """Its micro-requests."""
+        return self.config.chain
 
     @property
     def device(self) -> torch.device:
@@ -244,11 +244,16 @@ class OpenVLAPolicy:
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """Return the prefix of one observation, [1, T, W]: the image after the prompt's first token."""
-        return self.join(self.see(inputs), inputs.tokens)
+        return self.join(self.encode(inputs.images)["seen"], inputs.tokens)
 
-    def see(self, inputs: PolicyInputs) -> Tensor:
-        """Return the image tokens [n, W]."""
-        return self.model.encode(inputs.images)[0]
+    def encode(self, pixels: Tensor) -> dict[str, Tensor]:
+        """See OpenVLAConfig.chain."""
+        return {"seen": self.model.encode(pixels)[0]}
+
+    def prefill(self, seen: Tensor, words: Tensor) -> dict[str, Any]:
+        """See OpenVLAConfig.chain."""
+        hidden, kv = self.model.prefix(self.join(seen, words))
+        return {"kv": kv, "hidden": hidden[0, -1]}
 
     def words(self, instruction: str, state: np.ndarray) -> Tensor:
         """Return `prompt` as int64 [t] on the device."""

@@ -8,6 +8,7 @@ All modules take their shapes from here, so a recorded test model of 300 k param
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from vla_accel_ros.models.config import (
@@ -19,6 +20,7 @@ from vla_accel_ros.models.config import (
     read_fields,
     read_names,
 )
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 NORM_EPS = 1e-5
 UNIT = 64
@@ -62,6 +64,20 @@ class SmolVLAConfig:
                 "patches of a row; make it a divisor."
             )
         check_image_names(self.image_names)
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The family's micro-requests; the state is in the prefix, and the layers that write text were cut
+        off."""
+        seen = Leaf("seen", (len(self.image_names) * self.image_tokens, self.prefix.width))
+        return Chain(
+            (
+                MicroRequest("encode", ("pixels",), (seen,)),
+                MicroRequest("prefill", ("seen", "words", "state"), (Leaf("kv"),)),
+                MicroRequest("denoise", ("x", "t", "kv"), (Leaf("actions"),), kept="step"),
+            ),
+            capturable=True,
+        )
 
     @property
     def image_tokens(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,10 +54,6 @@ class SmolVLAPolicy(Policy):
 
     model: SmolVLA  # type: ignore[assignment]
 
-    decodes: ClassVar[bool] = False
-    answers: ClassVar[bool] = False
-    capturable: ClassVar[bool] = True
-
     @property
     def config(self) -> SmolVLAConfig:  # type: ignore[override]
         """The network's sizes."""
@@ -80,8 +76,13 @@ class SmolVLAPolicy(Policy):
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """Return the prefix of one observation, [1, T, W]: images, prompt, state."""
-        images = self.model.encode(inputs.images).flatten(0, 1)
-        return self.model.embed(images[None], inputs.tokens[None], inputs.state[None])
+        seen = self.encode(inputs.images)["seen"]
+        return self.model.embed(seen[None], inputs.tokens[None], inputs.state[None])
+
+    def prefill(self, seen: Tensor, words: Tensor, state: Tensor) -> dict[str, Any]:  # type: ignore[override]
+        """See SmolVLAConfig.chain."""
+        _, kv = self.model.prefix(self.model.embed(seen[None], words[None], state[None]))
+        return {"kv": kv}
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt's token ids, without the state. Raises ValueError if the prompt is longer than

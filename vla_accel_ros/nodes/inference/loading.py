@@ -185,7 +185,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
     nothing = black_frame(engine, contract)
     with engine.observe(nothing) as prefix:
         engine.act(prefix)
-        if engine.policy.answers and (engine.config.keep_exact or engine.runner.text is not None):
+        if engine.policy.chain.answers and (engine.config.keep_exact or engine.runner.text is not None):
             with engine.ask(prefix, max_tokens=min(2, engine.config.answer_tokens)) as answer:
                 for _ in answer:
                     pass

@@ -29,7 +29,7 @@ from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.device import device_fault
-from vla_accel_ros.models.policies import FLOW
+from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.inference.loading import trained_state
@@ -73,7 +73,7 @@ class InferenceNode(ObservingNode):
         # an invalid horizon is refused before a model is loaded
         self._horizons = Horizons(value(self, "horizon"))
         engine, warm_s = load_engine(self, load, contract)
-        flow = engine.policy.acts == FLOW
+        flow = engine.policy.chain.acts == DENOISE
         self._policy, self._partitioned = engine.policy, engine.runner.partitioned
         loops = paces(self)
         self._horizons.check(engine.config.steps if flow else 0)
@@ -147,7 +147,7 @@ class InferenceNode(ObservingNode):
             self._conflict.warning(self._guiding.conflict)
 
     def ask(self, question: str) -> None:
-        if not self._policy.answers:
+        if not self._policy.chain.answers:
             raise ValueError("the model cannot answer questions")
         self.check_words(question)
         self._stream.ask(question)

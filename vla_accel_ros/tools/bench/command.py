@@ -99,7 +99,7 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
         observations, model, contract = recorded(arguments.bag, arguments.frames, arguments.namespace)
         model = arguments.model or model
     policy = load_policy(model, device, dtype, contract.delta_mask, trained_as=arguments.trained_as)
-    rule = policy.time_rule if policy.acts == "flow" else ""
+    rule = policy.time_rule if policy.chain.acts == "denoise" else ""
     integrators = solvers.ways(arguments.solvers, arguments.steps, rule) if rule else {}
     if not observations and rule:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)

@@ -24,7 +24,8 @@ from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.models.flow.noise import fresh
 from vla_accel_ros.models.flow.sampling import Velocity, sample
 from vla_accel_ros.models.flow.solver import AB2
-from vla_accel_ros.models.policies import FLOW, AnyPolicy, FlowPolicy
+from vla_accel_ros.models.micro_requests import DENOISE
+from vla_accel_ros.models.policies import AnyPolicy, FlowField, FlowPolicy
 from vla_accel_ros.types import Observation
 
 FINE = 100
@@ -70,7 +71,7 @@ def errors(
 
     Raises ValueError for a token policy.
     """
-    if policy.acts != FLOW:
+    if policy.chain.acts != DENOISE:
         raise ValueError(
             f"a {policy.config.kind} policy acts by tokens and has no flow: give --model of a flow policy."
         )
@@ -94,9 +95,7 @@ def errors(
             for which in (number, OTHER + number)
         )
         with engine.observe(observation) as prefix, torch.inference_mode():
-            velocity = partial(
-                _velocity, flowing, observation, engine.runner.pool.view(prefix.slot, prefix.n_tokens)
-            )
+            velocity = partial(_velocity, flowing, observation, engine.runner.prefill.kept(prefix))
             chunks = {name: way(velocity, noise) for name, way in {**integrators, **further}.items()}
             samples.append(distance(further[KNOWN](velocity, other), chunks[KNOWN]))
         for name, distances in to_fine.items():
@@ -116,9 +115,11 @@ def errors(
     }
 
 
-def _velocity(policy: FlowPolicy, observation: Observation, kv: Any, x: Tensor, t: float) -> Tensor:
-    state = policy.normalized_state(observation.state)[None].to(x.device) if policy.takes_state else None
-    return policy.model.velocity(x, torch.full((1,), t, device=x.device), state, kv)
+def _velocity(
+    policy: FlowPolicy, observation: Observation, kept: Mapping[str, Any], x: Tensor, t: float
+) -> Tensor:
+    state = policy.normalized_state(observation.state)[None].to(x.device)
+    return FlowField(policy).velocity(x, torch.full((1,), t, device=x.device), state, kept)
 
 
 def figures(values: Sequence[float]) -> dict[str, float]:

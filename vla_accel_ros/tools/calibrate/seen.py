@@ -65,7 +65,7 @@ def calibrate(
         for number, observation in enumerate(observations):
             with engine.observe(observation) as prefix:
                 engine.act(prefix)
-                if policy.answers:
+                if policy.chain.answers:
                     with engine.ask(prefix, max_tokens=WORDS) as answer:
                         list(answer)
             say(f"{number + 1} of {len(observations)} observations")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,6 @@ import torch
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.goals import described, for_policy
-from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.policies import FLOW, TOKENS
-from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.stages import network
 from vla_accel_ros.planning.work import Sizes
 
@@ -21,17 +19,16 @@ def toward_goal(sizes: Sizes, config: EngineConfig, answers: bool) -> tuple[Engi
 
     answers: whether the policy answers questions. Raises ValueError for options that contradict each other.
     """
-    plain = isinstance(sizes, SmolVLAConfig)
+    chain = sizes.chain
+    if chain.answers and not answers:
+        silent = (replace(m, leaves=()) if m.stage == "decode" else m for m in chain.micro_requests)
+        chain = replace(chain, micro_requests=tuple(silent))
     policy: Any = SimpleNamespace(
         model=network(sizes),
         config=sizes,
         device=torch.device("meta"),
         kv_dtype=torch.bfloat16,
-        acts=TOKENS if isinstance(sizes, OpenVLAConfig) else FLOW,
-        decodes=not plain,
-        answers=answers,
-        takes_state=sizes.kind == "pi0",
-        capturable=plain,
+        chain=chain,
     )
     planned = for_policy(policy, config.but(fast=True))
     return planned, described(config, planned)

@@ -100,7 +100,7 @@ def test_pictures_that_are_cropped_and_turned_in_place_give_the_chunks_of_their_
 
 
 def test_openvlas_frames_are_encoded_to_the_bit(tmp_path: Path) -> None:
-    policy = load_policy(make_openvla_folder(tmp_path, seed=3))
+    policy: Any = load_policy(make_openvla_folder(tmp_path, seed=3))
     plain, fast = Engine(policy), Engine(policy, fast=True)
     for seed, size in enumerate(((48, 64), (48, 64), (200, 31), (28, 28))):
         observation = make_openvla_observation(seed, size=size)
@@ -131,7 +131,7 @@ def overwritten(observation: Observation) -> Observation:
 @pytest.mark.parametrize("family", ["pi05", "openvla"])
 def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_path: Path) -> None:
     if family == "openvla":
-        policy = load_policy(make_openvla_folder(tmp_path, seed=3))
+        policy: Any = load_policy(make_openvla_folder(tmp_path, seed=3))
         first, torn, last = (make_openvla_observation(seed) for seed in range(3))
     else:
         policy = make_policy(family)
@@ -311,7 +311,7 @@ def test_frames_do_not_overtake_the_stage_that_reads_them() -> None:
 
 @pytest.mark.gpu
 def test_captured_towers_are_the_plain_ones(tmp_path: Path) -> None:
-    policy = load_policy(make_openvla_folder(tmp_path, seed=3), "cuda", torch.bfloat16)
+    policy: Any = load_policy(make_openvla_folder(tmp_path, seed=3), "cuda", torch.bfloat16)
     fast = Engine(policy, fast=True)
     for seed, size in enumerate(((48, 64), (48, 64), (200, 31))):
         observation = make_openvla_observation(seed, size=size)

@@ -19,6 +19,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.stage import Recent
+from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
@@ -30,7 +31,9 @@ STEPS = 4
 class Untold(SmolVLAPolicy):
     """A family that does not say that it can be captured."""
 
-    capturable = False
+    @property
+    def chain(self) -> Chain:
+        return replace(self.config.chain, capturable=False)
 
 
 def test_only_policies_that_say_so_are_captured(tmp_path: Path) -> None:
@@ -69,7 +72,9 @@ class Network(nn.Module):
 class OtherPolicy(Policy):
     """Another package's: it decodes, and a newer state can be given with every action."""
 
-    capturable = True
+    @property
+    def chain(self) -> Chain:
+        return replace(self.config.chain, capturable=True)
 
 
 def test_another_family_with_text_and_a_state_for_every_action() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.runner.captured_prefill import CapturedPlainPrefill
-from vla_accel_ros.engine.runner.frames import PlainPrefill
+from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.prefix import Resize
 from vla_accel_ros.engine.stages.plain.stages import SIZES, CapturedPlainSeats, PlainStages
@@ -27,6 +27,7 @@ from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import TIME_RULES, sample
 from vla_accel_ros.models.flow.solver import SOLVERS
+from vla_accel_ros.models.policies import FlowField
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.types import Chunk, Torn
 
@@ -134,7 +135,7 @@ def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy, solver: str) -
     kinds: list[Seats] = [
         CapturedPlainSeats(stages, 3, STEPS),
         PlainSeats(
-            policy.model,  # type: ignore[arg-type]
+            FlowField(policy),
             3,
             STEPS,
             together=False,
@@ -153,7 +154,7 @@ def test_staggered_chunks_are_those_of_act(policy: SmolVLAPolicy, solver: str) -
             if isinstance(seats, PlainSeats):
                 start = start.to(policy.device)
             guide = guides[(number + number // 3) % 3]
-            batch.begin(number, start, None, pool.span(slot, 0, lengths[slot]), guide)
+            batch.begin(number, start, None, stages.results.of(slot), guide)
             batch.step()
         batch.run()
         flows.append(batch.flows)

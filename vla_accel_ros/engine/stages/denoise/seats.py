@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from torch import Tensor
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, Pending, Samples, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
-from vla_accel_ros.models.layers.packed import FlowStep, Part, velocities
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.layers.packed import FlowStep, velocities
 
 
 class Seats(Protocol):
@@ -38,14 +37,15 @@ class Seats(Protocol):
         seat: int,
         noise: Tensor,
         state: Tensor | None,
-        kv: Part,
+        kv: Any,
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:
         """Put a chunk into a seat, before its first step.
 
-        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: its prefix, which the
-        caller holds until the chunk is finished or dropped; guide: what it must agree with; joints: numbers
+        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: the Part of
+        its prefix, or what plain steps read of it by name, which the caller holds until the chunk is finished
+        or dropped; guide: what it must agree with; joints: numbers
         of an action that its magnitudes count, None = the seats' default.
         """
         ...
@@ -73,14 +73,14 @@ class Seats(Protocol):
 
 
 class PlainSeats:
-    """Seats in plain torch. together: False computes every chunk's step by itself, bit for bit as if it were
-    alone (models.layers.packed); chunks with committed actions are always computed so. steps, time_rule,
-    solver: see models.flow.sampling. joints: numbers of an action that magnitudes count if a chunk does not
-    say, None = all."""
+    """Seats in plain torch. model: Pi, or a models.policies.FlowField. together: False computes every chunk's
+    step by itself, bit for bit as if it were alone (models.layers.packed); chunks with committed actions are
+    always computed so. steps, time_rule, solver: see models.flow.sampling. joints: numbers of an action that
+    magnitudes count if a chunk does not say, None = all."""
 
     def __init__(
         self,
-        model: Pi,
+        model: Any,
         count: int,
         steps: int = 10,
         time_rule: str = "openpi",
@@ -108,7 +108,7 @@ class PlainSeats:
         seat: int,
         noise: Tensor,
         state: Tensor | None,
-        kv: Part,
+        kv: Any,
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:

@@ -7,19 +7,20 @@ for each set of image sizes, and for each number of images and of words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.results import dtype_of, fill, shape_of
 from vla_accel_ros.engine.stages.memory.host_buffers import Inputs
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
 from vla_accel_ros.engine.stages.stage import Stage
-from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.policies import CapturablePolicy, WordedPolicy
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.layers import gemma
+from vla_accel_ros.models.micro_requests import KV, PIXELS, WORDS, Leaf
+from vla_accel_ros.models.policies import CapturablePolicy, computed
 
 
 class Resize(Stage):
@@ -37,61 +38,65 @@ class Resize(Stage):
 class PlainPrefix(Stage):
     """Computes an observation's prefix.
 
-    variant: its numbers of images and of words. pixels float32 [most images, C, S, S]: Resize writes them. kv
-    [layers, 1, kv_heads, max_tokens, head_dim]: the result; if the policy decodes, also seen [n, W]: image
-    tokens, and hidden [W]: of the last token.
+    variant: its numbers of images and of words. pixels float32 [most images, C, S, S]: Resize writes them.
     """
 
     variant: tuple[int, int]
 
     def __init__(self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any) -> None:
         super().__init__(policy.device, most, memory)
-        config, size = policy.config, policy.image_size
-        self._policy, self._network = policy, cast(Any, policy.model)
+        config, size, self._policy = policy.config, policy.image_size, policy
         shape = len(config.image_names), policy.pixel_rule.channels, size, size
         self.pixels = torch.zeros(shape, device=self.device)
         words, state = (torch.int64, (config.max_prompt,)), (torch.float32, (config.state_dim,))
-        self._inputs = Inputs(self.device, {"words": words, "state": state})
-        self.kv = like_slot(pool)
-        width = config.prefix.width
-        images = config.max_tokens - config.max_prompt if policy.decodes else 0
-        self.seen, self.hidden = pool.k.new_zeros(images, width), pool.k.new_zeros(width)
-        self._lengths: dict[tuple[int, int], int] = {}
+        fields = {leaf.name: (dtype_of(leaf, policy), leaf.shape) for leaf in policy.chain.inputs}
+        self._inputs = Inputs(self.device, {"words": words, "state": state, **fields})
+        self._rooms = rooms_of(policy, pool, policy.chain.kept)
+        self._left: dict[tuple[int, int], dict[str, Any]] = {}
+
+    @property
+    def left(self) -> dict[str, Any]:
+        """The results of the variant's frames, by name; known once it has run or was captured."""
+        return self._left[self.variant]
 
     @property
     def length(self) -> int:
-        """Number of tokens in the variant's prefixes; known once it has run or was captured."""
-        return self._lengths[self.variant]
+        """Number of tokens in their keys and values."""
+        return int(self.left[KV].k.shape[3]) if KV in self.left else 0
 
-    def set(self, words: Sequence[int], state: Tensor) -> None:
-        """words: ids of the prompt, as many as the variant has; state float32 [S], normalised. Does not
-        block."""
+    def set(self, words: Sequence[int], state: Tensor, more: Mapping[str, Tensor]) -> None:
+        """words: ids of the prompt, as many as the variant has; state float32 [S], normalised; more: further
+        inputs. Does not block."""
         padded = torch.zeros(self._inputs.fields["words"].shape, dtype=torch.int64)
         padded[: len(words)] = torch.tensor(words)
-        self._inputs.put(words=padded, state=state)
+        self._inputs.put(words=padded, state=state, **more)
 
     def body(self) -> None:
-        policy, (views, words), given = self._policy, self.variant, self._inputs.fields
-        inputs = PolicyInputs(self.pixels[:views], (), given["words"][:words], given["state"])
-        if policy.decodes:
-            worded = cast(WordedPolicy, policy)
-            seen = worded.see(inputs)
-            self.seen[: len(seen)].copy_(seen)
-            embeddings = worded.join(seen, inputs.tokens)
+        (views, words), fields = self.variant, self._inputs.fields
+        given: dict[str, Any] = {**fields, WORDS: fields[WORDS][:words], PIXELS: self.pixels[:views]}
+        for micro in self._policy.chain.of_frame:
+            given |= computed(self._policy, micro, given)
+        self._left[self.variant] = {
+            name: filled(room, name, given[name]) for name, room in self._rooms.items()
+        }
+
+
+def rooms_of(policy: CapturablePolicy, pool: KVPool, leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    """Memory for results of one frame, as large as declared; for keys and values shaped as `KVPool.view`
+    returns them."""
+    rooms: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        if name == KV:
+            rooms[name] = gemma.KV(*(torch.zeros_like(part[0]).unsqueeze(1) for part in (pool.k, pool.v)))
         else:
-            embeddings = policy.embed(inputs)
-        tokens = self._lengths[self.variant] = embeddings.shape[1]
-        hidden, _ = self._network.prefix(embeddings, out=first_tokens(self.kv, tokens))
-        if policy.decodes:
-            self.hidden.copy_(hidden[0, -1])
+            rooms[name] = torch.zeros(
+                shape_of(leaf, policy), device=policy.device, dtype=dtype_of(leaf, policy)
+            )
+    return rooms
 
 
-def like_slot(pool: KVPool) -> KV:
-    """Memory for the keys and values of one slot, shaped as `KVPool.view` returns them, for max_tokens
-    tokens."""
-    return KV(*(torch.zeros_like(part[0]).unsqueeze(1) for part in (pool.k, pool.v)))
-
-
-def first_tokens(kv: KV, tokens: int) -> KV:
-    """The keys and values of the first tokens."""
-    return KV(kv.k[:, :, :, :tokens], kv.v[:, :, :, :tokens])
+def filled(room: Any, name: str, value: Any) -> Any:
+    """`fill` for a result, or for both tensors of keys and values."""
+    if isinstance(value, gemma.KV):
+        return gemma.KV(*(fill(into, name, part) for into, part in zip(room, value, strict=True)))
+    return fill(room, name, value)

@@ -11,20 +11,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.results import Results
 from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
-from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize, first_tokens
-from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep
+from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize
+from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep, shapes_of
 from vla_accel_ros.engine.stages.stage import Recent, Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.flow.solver import EULER
-from vla_accel_ros.models.layers.packed import Part
 from vla_accel_ros.models.policies import CapturablePolicy
 from vla_accel_ros.models.policy import HostInputs
 
@@ -53,6 +54,7 @@ class PlainStages:
         # Graphs share memory only if they were recorded on one stream.
         self._seeing, self._moving = (torch.cuda.Stream(policy.device) if cuda else None for _ in range(2))
         memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
+        self.results = Results(policy, pool)
         self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
         self.step = PlainStep(policy, pool, len(Form) * LENGTHS, memories[1], solver)
         self._memory = memories[0]
@@ -77,29 +79,29 @@ class PlainStages:
         """
         pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(set(views))]
         groups, forms = _groups(pairs[:LENGTHS]), tuple(forms)
-        tokens, shape = 0, (1, self.policy.config.horizon, self.policy.config.action_dim)
+        shape = (1, self.policy.config.horizon, self.policy.config.action_dim)
         with self.pool.holding(1) as (slot,):
             for done, (name, group) in enumerate(groups):
                 progress(name, done, len(groups))
                 for pair in group:
-                    tokens = self._build(pair, forms)
-            for number in sorted(set(steps)) if tokens else ():
-                self.submit(torch.zeros(shape), self._any_state(), [slot], [tokens], number).wait()
+                    self._build(pair, slot, forms)
+            for number in sorted(set(steps)) if groups else ():
+                self.submit(torch.zeros(shape), self._any_state(), [slot], [0], number).wait()
 
-    def _build(self, pair: tuple[int, int], forms: Iterable[Form]) -> int:
-        """Returns the number of tokens in such a prefix."""
+    def _build(self, pair: tuple[int, int], slot: int, forms: Iterable[Form]) -> None:
+        """Capture such a prefix, of which there is one in the slot then, and the steps from it."""
         with self._observing, self.prefix.call():
             self.prefix.variant = pair
             self._run(self.prefix)
-            tokens = self.prefix.length
+            self.results.put(slot, self.prefix.left)
+        kept = {name: self.results.of(slot)[name] for name in self.policy.chain.of_steps}
         with self.denoising():
             for form in forms:
-                self.step.variant = tokens, form, self.policy.joints
+                self.step.variant = shapes_of(kept), form, self.policy.joints
                 self._capture(self.step, self._moving)
-        return tokens
 
     def _any_state(self) -> Tensor | None:
-        return torch.zeros(1, self.policy.config.state_dim) if self.policy.takes_state else None
+        return torch.zeros(1, self.policy.config.state_dim) if self.policy.chain.takes_state else None
 
     @torch.inference_mode()
     def observe(
@@ -108,14 +110,11 @@ class PlainStages:
         state: Tensor,
         slot: int,
         taken: Callable[[], None] = lambda: None,
-        seen: Tensor | None = None,
-        hidden: Tensor | None = None,
     ) -> int:
-        """Write the prefix of an observation into a slot; returns its length.
+        """Keep the results of an observation in a slot; returns the length of its keys and values.
 
         state float32 [S], normalised. taken: called once the images are not needed any longer; an exception
-        ends the call. Only the reading of the images is waited for. seen [n, W], hidden [W]: outputs for
-        image tokens and the hidden state of the last token, if the policy decodes.
+        ends the call. Only the reading of the images is waited for.
         """
         prefix = self.prefix
         with self._observing, prefix.call():
@@ -125,20 +124,13 @@ class PlainStages:
                 self._run(resize)
                 resize.upload.read()
                 prefix.variant = len(given.images), len(given.tokens)
-                prefix.set(given.tokens, state)
+                prefix.set(given.tokens, state, given.more)
                 self._run(prefix)
-                length = prefix.length
-                for into, part in zip(
-                    self.pool.view(slot, length), first_tokens(prefix.kv, length), strict=True
-                ):
-                    into.copy_(part)
-                if seen is not None and hidden is not None:
-                    seen.copy_(prefix.seen)
-                    hidden.copy_(prefix.hidden)
+                self.results.put(slot, prefix.left)
             finally:  # the images may be overwritten after this, even after an error
                 resize.upload.end()
         taken()
-        return length
+        return prefix.length
 
     @torch.inference_mode()
     def submit(
@@ -155,16 +147,16 @@ class PlainStages:
         nothing.
 
         As in engine.stages.stages.Stages, but for one chunk: noise float32 [1, H, A]; state float32 [1, S],
-        for a policy that takes a state; the slot and length of the prefix; guides: what it must agree with,
+        for a policy that takes a state; the slot of the prefix; guides: what it must agree with,
         None = nothing; joints: numbers of an action that magnitudes count, None = the policy's.
         """
-        ((slot,), (length,)), (guide,) = (slots, lengths), guides or (None,)
+        (slot,), (guide,) = slots, guides or (None,)
         (counted,) = joints or (self.policy.joints,)
         with self.denoising():
             if steps not in self._chunks:
                 self._chunks[steps] = self.chunk(steps)
             chunk = self._chunks[steps]
-            chunk.begin(noise, state, self.pool.span(slot, 0, length), guide, counted)
+            chunk.begin(noise, state, self.results.of(slot), guide, counted)
             self.advance(chunk, steps)
             return chunk.pending()
 
@@ -175,7 +167,7 @@ class PlainStages:
     def advance(self, chunk: PlainChunk, steps: int) -> None:
         """Compute the next steps of a chunk. The caller holds `denoising`."""
         step = self.step
-        step.variant = chunk.tokens, chunk.form, chunk.joints
+        step.variant = shapes_of(chunk.kept), chunk.form, chunk.joints
         self._capture(step, self._moving)
         step.load(chunk)
         for _ in range(steps):
@@ -225,11 +217,12 @@ class CapturedPlainSeats:
         seat: int,
         noise: Tensor,
         state: Tensor | None,
-        kv: Part,
+        kv: Any,
         guide: Inpainting | None = None,
         joints: int | None = None,
     ) -> None:
-        """See Seats. Raises ValueError for a guide of another shape."""
+        """See Seats; kv: what the steps read of the frame, by name. Raises ValueError for a guide of another
+        shape."""
         with self._stages.denoising():
             counted = joints or self._stages.policy.joints
             self._chunks[seat].begin(noise, state, kv, guide, counted)

@@ -1,13 +1,14 @@
 """One step of a chunk: a policy's plain functions, captured.
 
 Without capture a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
-prefix length, because nothing is padded. It serves chunks of any number of steps, whole or staggered: flow
-time, step size, the strength of guidance and the solver's coefficients are numbers on the device. Keys and
-values are copied to a buffer of the stage, so that one graph serves every slot of the pool.
+shape of a prefix, because nothing is padded. It serves chunks of any number of steps, whole or staggered:
+flow time, step size, the strength of guidance and the solver's coefficients are numbers on the device. What
+it reads of a frame is copied to a buffer of the stage, so that one graph serves every slot of the pool.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,13 +17,28 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
-from vla_accel_ros.engine.stages.plain.prefix import first_tokens, like_slot
+from vla_accel_ros.engine.stages.plain.prefix import filled, rooms_of
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
-from vla_accel_ros.models.layers.packed import Part
-from vla_accel_ros.models.policies import CapturablePolicy
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.policies import CapturablePolicy, FlowField
+
+Shapes = tuple[tuple[str, Any], ...]
+"""Names of results and their shapes, of keys and values that of the keys."""
+
+
+def shapes_of(kept: Mapping[str, Any]) -> Shapes:
+    """The shapes of results."""
+    return tuple((name, tuple(v.k.shape if isinstance(v, KV) else v.shape)) for name, v in kept.items())
+
+
+def corner(room: Any, shape: tuple[int, ...]) -> Any:
+    """The part of a room with a result of this shape."""
+    if isinstance(room, KV):
+        return KV(*(corner(part, shape) for part in room))
+    return room[tuple(map(slice, shape))]
 
 
 class PlainChunk:
@@ -41,22 +57,28 @@ class PlainChunk:
             "committed": (torch.int32, (1,)),
             "numbers": (torch.float32, (steps, 5)),
         }
-        if policy.takes_state:
+        if policy.chain.takes_state:
             fields["state"] = torch.float32, (1, config.state_dim)
         self._inputs = Inputs(policy.device, fields)
         self.given = self._inputs.fields
         self.readback = Readback(policy.device, 1, *self._shape, steps)
         self._times, self._rates = flow_times(steps, time_rule), rates(solver, steps)
         self.before, self.update = (torch.zeros_like(self.readback.x) for _ in range(2))
-        self.kv: Part | None = None
-        self.form, self.tokens, self.at, self.joints = Form.FREE, 0, 0, policy.joints
+        self.kept: Mapping[str, Any] = {}
+        self.form, self.at, self.joints = Form.FREE, 0, policy.joints
+        self._reads = policy.chain.of_steps.keys()
 
     def begin(
-        self, noise: Tensor, state: Tensor | None, kv: Part, guide: Inpainting | None, joints: int
+        self,
+        noise: Tensor,
+        state: Tensor | None,
+        kept: Mapping[str, Any],
+        guide: Inpainting | None,
+        joints: int,
     ) -> None:
         """noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], on host or
-        device; kv: of the prefix; joints: numbers of an action that magnitudes count. Does not block. Raises
-        ValueError for a guide of another shape."""
+        device; kept: the results of the frame, by name; joints: numbers of an action that magnitudes count.
+        Does not block. Raises ValueError for a guide of another shape."""
         check_fits(guide, self._shape)
         steps = len(self._times)
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
@@ -77,7 +99,7 @@ class PlainChunk:
         if guide is not None:
             held = slice(0, guide.committed)
             self.readback.x[:, held].copy_(self.given["target"][:, held])
-        self.kv, self.form, self.at, self.tokens = kv, Form.of(guide), 0, kv.k.shape[3]
+        self.kept, self.form, self.at = {name: kept[name] for name in self._reads}, Form.of(guide), 0
         self.joints = joints
 
     def pending(self) -> Pending:
@@ -92,18 +114,19 @@ NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("c
 class PlainStep(Stage):
     """The next step of one chunk. solver: see models.flow.solver.
 
-    variant: number of tokens in the prefix, the form, and the robot's joints. Capture it before a chunk is
-    loaded, because its body changes x.
+    variant: shapes of what it reads of the frame, the form, and the robot's joints. Capture it before a chunk
+    is loaded, because its body changes x.
     """
 
-    variant: tuple[int, Form, int]
+    variant: tuple[Shapes, Form, int]
 
     def __init__(
         self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any, solver: str = EULER
     ) -> None:
         super().__init__(policy.device, most, memory)
-        config = policy.config
-        self._policy, self._kv = policy, like_slot(pool)
+        config, chain = policy.config, policy.chain
+        self._flow = FlowField(policy)
+        self._rooms = rooms_of(policy, pool, chain.of_steps)
 
         def place(*shape: int) -> Tensor:
             return torch.zeros(shape, device=self.device)
@@ -116,12 +139,12 @@ class PlainStep(Stage):
             "weights": place(config.horizon),
             "committed": place(1).int(),
         }
-        self._state = place(1, config.state_dim) if policy.takes_state else None
+        self._state = place(1, config.state_dim) if chain.takes_state else None
+        self._noise = torch.zeros_like(self._x) if "noise" in chain.acting.reads else None
         self._order = torch.arange(config.horizon, device=self.device)
 
     def load(self, chunk: PlainChunk) -> None:
         """Load a chunk of the variant into the buffers."""
-        assert chunk.kv is not None
         self._x.copy_(chunk.readback.x)
         if self._before is not None:
             self._before.copy_(chunk.before)
@@ -129,8 +152,10 @@ class PlainStep(Stage):
             self._given[name].copy_(chunk.given[name])
         if self._state is not None:
             self._state.copy_(chunk.given["state"])
-        for into, part in zip(first_tokens(self._kv, chunk.tokens), (chunk.kv.k, chunk.kv.v), strict=True):
-            into.copy_(part)
+        if self._noise is not None:
+            self._noise.copy_(chunk.given["noise"])
+        for name, value in chunk.kept.items():
+            filled(self._rooms[name], name, value)
 
     def advance(self, chunk: PlainChunk) -> None:
         """Compute the next step of the loaded chunk."""
@@ -159,14 +184,16 @@ class PlainStep(Stage):
     def _field(self) -> tuple[Tensor, Tensor]:
         """The velocity with guidance and without it, with the same operations as models.flow.rtc and
         models.flow.committed."""
-        (tokens, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
-        kv, time = first_tokens(self._kv, tokens), self._numbers[:1]
+        (shapes, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
+        kept = {name: corner(self._rooms[name], shape) for name, shape in shapes}
+        kept |= {"noise": self._noise, "dt": self._numbers[1:2]}
+        time = self._numbers[:1]
         if form is Form.COMMITTED:
             held = self._order < self._given["committed"]
             times = time.expand(len(held)).masked_fill(held, 0.0)[None]
-            v = self._policy.model.velocity(x, times, self._state, kv).masked_fill(held[:, None], 0.0)
+            v = self._flow.velocity(x, times, self._state, kept).masked_fill(held[:, None], 0.0)
             return v, v
-        v = self._policy.model.velocity(x, time, self._state, kv)
+        v = self._flow.velocity(x, time, self._state, kept)
         if form is Form.FREE:
             return v, v
         error = self._given["target"] - (x - t * v)

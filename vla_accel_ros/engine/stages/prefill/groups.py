@@ -27,6 +27,7 @@ from vla_accel_ros.engine.stages.prefill.encode import Encode
 from vla_accel_ros.engine.stages.prefill.layered import Part, grouped
 from vla_accel_ros.engine.stages.prefill.prefill import Prefill
 from vla_accel_ros.engine.stages.stage import Stage
+from vla_accel_ros.models.micro_requests import ENCODE, PREFILL
 
 
 class Chain(Protocol):
@@ -63,9 +64,11 @@ class Frame:
     upload_end: Callable[[], None] | None = None
 
     @property
-    def encodes(self) -> bool:
-        """Whether the next group begins in the image encoder."""
-        return bool(self.groups) and isinstance(self.groups[0][0][0], Encode)
+    def stage(self) -> str:
+        """The stage in which the next group begins; empty once all are computed."""
+        if not self.groups:
+            return ""
+        return ENCODE if isinstance(self.groups[0][0][0], Encode) else PREFILL
 
     def end_upload(self) -> None:
         """Return when the images are not needed any longer. Raises, once, what `taken` raises."""

@@ -1,0 +1,101 @@
+"""Makes chunks for a policy that acts in one forward: no noise, no steps, nothing that can be agreed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+
+from vla_accel_ros.engine.actors.tokens import check
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.current_stream import current_stream
+from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.request import MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.runner.frames import Prefill
+from vla_accel_ros.models.micro_requests import ACTIONS, FORWARD, STATE
+from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy, computed
+from vla_accel_ros.types import Chunk
+
+
+class ForwardActor:
+    """Computes the action requests of one engine, a chunk each. The robot's own part comes from its prefix's
+    embodiment."""
+
+    def __init__(self, policy: AnyPolicy, config: EngineConfig, prefill: Prefill) -> None:
+        self._chain, self._device, self._prefill = policy.chain, policy.device, prefill
+        self.horizon = int(policy.config.horizon)
+
+    def first_stage(self, request: Request) -> str:
+        """FORWARD."""
+        check(request, "acts in one forward")
+        return FORWARD
+
+    def prepare(self) -> None:
+        """Does nothing: no stage is captured."""
+
+    def room(self, request: Request) -> bool:
+        """Always True."""
+        return True
+
+    def begin(self, request: Request) -> None:
+        """Note the state, if the network takes one."""
+        if not self._chain.takes_state:
+            request.state = None
+        elif request.state is not None:
+            request.state = np.array(request.state, np.float32)
+
+    @torch.inference_mode()
+    def run(self, batch: MicroBatch) -> Callable[[], None] | None:
+        """Compute every chunk; see the scheduler's Runner."""
+        made = list[tuple[Request, torch.Tensor]]()
+        for request in batch.requests:
+            with failing_alone(request):
+                made.append((request, self._raw(request, request.frame)))
+        if self._device.type != "cuda":
+            self._finish(made)
+            return None
+        for request, _ in made:
+            request.awaited = True
+        over = current_stream(self._device).record_event()
+        return partial(self._finish, made, over)
+
+    def drop(self, request: Request) -> None:
+        """Does nothing: the actor holds nothing for a request."""
+
+    def idle(self) -> None:
+        """Does nothing: nothing can be prepared."""
+
+    def _raw(self, request: Request, prefix: Prefix) -> torch.Tensor:
+        """float32 [H, A], normalised, on the device or on its way to the host."""
+        policy, given = cast(FlowPolicy, prefix.embodiment.policy), {**self._prefill.kept(prefix)}
+        if self._chain.takes_state:
+            origin = prefix.state if request.state is None else request.state
+            given[STATE] = policy.normalized_state(origin).to(self._device)
+        for micro in (*self._chain.of_chunk, self._chain.acting):
+            given |= computed(policy, micro, given)
+        raw: torch.Tensor = given[ACTIONS]
+        return raw.float().to("cpu", non_blocking=True) if raw.is_cuda else raw
+
+    def _finish(self, made: list[tuple[Request, torch.Tensor]], over: torch.cuda.Event | None = None) -> None:
+        """Set the results. over: recorded behind them on the device."""
+        if over is not None:
+            over.synchronize()
+        for request, raw in made:
+            if request.released:  # it was cancelled meanwhile
+                continue
+            with failing_alone(request):
+                prefix = request.frame
+                origin = prefix.state if request.state is None else request.state
+                request.result = Chunk(
+                    actions=prefix.embodiment.policy.actions(raw, origin),
+                    stamp_ns=prefix.stamp_ns,
+                    step_dt_s=prefix.embodiment.step_dt_s,
+                    kv_version=prefix.version,
+                    request_id=request.number,
+                    update_magnitudes=np.zeros(self.horizon, np.float32),
+                    state=request.state,
+                )
+                request.finished = True
