@@ -52,7 +52,6 @@ LONGER = {
     "control/command_stream.py",
     "control/following/follower.py",
     "engine/config.py",
-    "engine/runner/frames.py",
     "engine/runner/runner.py",
     "engine/scheduler.py",
     "fleet/robot/client.py",

@@ -1,5 +1,5 @@
 """Computes action requests.
 
 flow: chunks by flow matching, whole or staggered in seats. tokens: actions token by token. forward: chunks in
-one forward. step_states: joints for the steps of a chunk in progress.
+one forward. noise: what chunks begin with. step_states: joints for the steps of a chunk in progress.
 """

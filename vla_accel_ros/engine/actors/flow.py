@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.engine.actors.noise import ChunkNoise
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
@@ -28,7 +29,6 @@ from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, Samples, Velocity, flow_times, sample
 from vla_accel_ros.models.micro_requests import STATE
@@ -100,8 +100,7 @@ class FlowActor:
             given = count, config.steps, time_rule
             self._seats = PlainSeats(self._flow, *given, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
-        self._noise_made: tuple[object, np.ndarray] | None = None  # the last, and of what it is a function
-        self._number = -1  # of the request that began last
+        self._noise = ChunkNoise(config, (self.horizon, int(policy.config.action_dim)))
 
     def first_stage(self, request: Request) -> str:
         """Always DENOISE."""
@@ -153,7 +152,7 @@ class FlowActor:
         self._agree(request, prefix, origin)
         held = None if request.committed is None else Committed.of(policy, request.committed, origin)
         state = policy.normalized_state(origin)[None] if policy.chain.takes_state else None
-        noise = self._noise(request, prefix)
+        noise = self._noise.begin(request, prefix)
         doing = _Denoising(policy, origin, noise, state, request.guidance, held)
         if self._seats is not None and not request.whole:
             doing.seat = self._free_seat(self._seats.count)
@@ -192,25 +191,12 @@ class FlowActor:
 
     def idle(self) -> None:
         """Make the noise of the next request, if its frame does not decide it."""
-        if self._config.noise != COHERENT:
-            self._make_noise(self._number + 1)
+        self._noise.prepare()
 
     def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
         """Noise of an action request on a frame with that stamp, float32 [H, A]; see models.flow.noise.
         step_dt_s: the robot's, None = the engine's."""
-        return self._make_noise(number, stamp_ns, step_dt_s).copy()
-
-    def _make_noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
-        """See `noise`; kept for the next call of the same."""
-        config, shape = self._config, (self.horizon, self._policy.config.action_dim)
-        coheres = config.noise == COHERENT
-        times = stamp_ns, step_dt_s or config.step_dt_s
-        of: object = times if coheres else number
-        made = self._noise_made
-        if made is None or made[0] != of:
-            noise = coherent(config.seed, *times, shape) if coheres else fresh(config.seed, number, shape)
-            self._noise_made = made = of, noise
-        return made[1]
+        return self._noise.of(number, stamp_ns, step_dt_s).copy()
 
     def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
         """Turn a recorded agreement into committed actions or guidance."""
@@ -222,17 +208,6 @@ class FlowActor:
         else:
             policy = prefix.embodiment.policy
             request.guidance = Guidance.of(policy, agreement, origin, self.horizon)
-
-    def _noise(self, request: Request, prefix: Prefix) -> Tensor:
-        """float32 [1, H, A]: the given noise, or the request's own."""
-        noise = request.noise
-        if noise is None or isinstance(noise, int):
-            number = self._number = request.number if noise is None else noise
-            return torch.from_numpy(self.noise(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)[None])
-        shape = (self.horizon, self._policy.config.action_dim)
-        if tuple(noise.shape) != shape:
-            raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(shape)}.")
-        return torch.as_tensor(noise, dtype=torch.float32)[None]
 
     @torch.inference_mode()
     def _step(self, seated: list[Request], steps: int) -> list[tuple[Request, Pending]]:
