@@ -4,8 +4,21 @@ A policy's `chain` lists them in order of computation, each with the policy's me
 gets what the micro-request reads, by name, and returns a dictionary of what it leaves. The engine computes
 them, keeps what they leave and lets the scheduler run others in between. It knows nothing else of a family.
 
-Whether steps read the prefix by keys and values or compute over it again follows from what `denoise` reads:
-"kv", or features.
+    text_encode     per instruction    words -> features of the text; computed once for the same words
+    encode          per frame          pixels -> image tokens
+    vae_encode      per frame          pixels -> latents
+    prefill         per frame or chunk what came before -> "kv", or any tensors that steps read: keys and
+                                       values of its own, or features that steps compute over again
+    video_denoise   per frame          latents, its own result (None the first time), index -> that result;
+                                       each of its `times` is a micro-batch, others run in between
+    forward         per chunk          results, state -> "actions" [H, A] in one pass, or what steps read
+    denoise         per step           x, t, dt, noise, state, results -> the velocity [1, H, A]; time runs
+                                       from noise at 1 to actions at 0
+    decode          per step           "kv", "hidden" -> "actions" or "answer", by the network's `extend` and
+                                       `logits` (models.text.decoding.Continues)
+
+One of denoise, forward and decode leaves "actions". What is kept with a frame is declared with its largest
+shape, because memory is allocated once. Not captured yet: what is kept per instruction or chunk, and `times`.
 """
 
 from __future__ import annotations
@@ -33,8 +46,7 @@ OF_STEP = ("x", "t", "dt", "noise")
 the noise with which the chunk began."""
 KV, ACTIONS, ANSWER = "kv", "actions", "answer"
 """Results that the engine knows: keys and values of the stack `config.prefix`, which lie in the engine's pool
-(models.layers.gemma.KV, a batch of one); a chunk; text. DENOISE returns the velocity [1, H, A] alone, and
-DECODE is the network's `extend` and `logits`, see models.text.decoding.Continues."""
+(models.layers.gemma.KV, a batch of one); a chunk; text."""
 
 
 @dataclass(frozen=True)
