@@ -26,7 +26,7 @@ def guidance_to(
     execution: by default all that the previous chunk covers. max_weight: by default the engine's steps.
     """
     policy, strength = prefix.embodiment.policy, max_weight or float(engine.config.steps)
-    origin = prefix.state if state is None or not policy.takes_state else np.asarray(state, np.float32)
+    origin = prefix.state if state is None or not policy.chain.takes_state else np.asarray(state, np.float32)
     rest, horizon = previous.rest(prefix.stamp_ns), policy.config.horizon
     end = min(len(rest), horizon) if execution is None else execution
     agreement = Agreement("guidance", rest, delay, end, schedule, jacobian, strength, previous.request_id)

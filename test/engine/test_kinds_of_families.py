@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from builders import CAMERAS, make_observation, make_policy
+from guiding import guidance_to
 from torch import Tensor
 
-from vla_accel_ros.engine.actors.guidance import guidance_to
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
