@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -17,6 +18,13 @@ def python(peer: str) -> str:
     if not path.exists():
         pytest.skip(f"{path} is absent: make test-peers installs it")
     return str(path)
+
+
+def free_port() -> int:
+    """A port of loopback on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def run(peer: str, script: str, *arguments: object, **environment: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import JOINTS, make_policy
-from peers import python, run
+from peers import free_port, python, run
 from PIL import Image
 from policy_servers import WAIT_S, serving
 
@@ -144,9 +144,7 @@ def test_openpi_client_speaks_tls_with_a_token(engine, tmp_path):
 
 @contextmanager
 def openpi_server() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen([python("openpi"), "-c", SERVER, str(port)]) as server:
         try:
             while server.poll() is None:
