@@ -37,7 +37,8 @@ def contract() -> str:
     return f"""# Keys of a contract
 
 {MADE} This is [config/contracts/sim_arm.yaml](../../config/contracts/sim_arm.yaml), which
-explains every key; those of `force` are in [guide/force.md](../guide/force.md). How to write one:
+explains every key; those of `force` are in [guide/force.md](../guide/force.md), of
+`teleop` in [guide/takeover.md](../guide/takeover.md). How to write one:
 [guide/robot.md](../guide/robot.md).
 
 ```yaml

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from adversary_inputs import HOLD_SLACK_NS
-from adversary_orders import ORDERS, Orders
+from adversary_orders import ORDERS
+from adversary_person import PERSON, Person
 from adversary_scene import MS, S
 from adversary_ways import POLL_HZ, WAYS
 
@@ -16,7 +17,7 @@ from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 
-class Episode(Orders):
+class Episode(Person):
     """One robot and its misfortunes; see Scene."""
 
     @property
@@ -32,6 +33,7 @@ class Episode(Orders):
             self._every(round(self.robot.period_s * S), self._tick)
         if self.robot.chunks_from != "topic":
             self._every(S // POLL_HZ, self._poll)
+        self._meet_person()
         if self.faults:
             self._at(round(self.rng.expovariate(self.pace) * S), self._fault)
         try:
@@ -226,4 +228,5 @@ FAULTS: dict[str, Callable[[Any, str], None]] = {
     "scaled speed": Episode.scale,
     **WAYS,
     **ORDERS,
+    **PERSON,
 }

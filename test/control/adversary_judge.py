@@ -26,6 +26,9 @@ class Judged(Scene):
         brake_ns = round(self._longest_s * S)
         age_ns = round(self.robot.chunk_age_s * S)
         allowed = max(self.now_ns() + 2 * self.node.robot.kept_ns, self.newest_chunk_ns + age_ns)
+        if self.robot.teleop is not None and self.node.motion.holds.human:
+            age_ns = round(self.robot.teleop.max_age_s * S)
+            allowed = max(self.now_ns() + 2 * self.node.robot.kept_ns, self.newest_command_ns + age_ns)
         if HOMING in self.node.holds:
             most_ns = self.node.motion.homing.most_ns
             allowed = max(allowed, self.now_ns() + most_ns, trajectory.start_ns + most_ns // 2)

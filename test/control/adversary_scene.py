@@ -20,7 +20,7 @@ from executed import Broken, TrajectoryController
 from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream
+from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream, Teleop
 from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
@@ -47,7 +47,8 @@ LINEAR, ANGULAR = 0.5, 1.0
 class Robot:
     """What the node is configured with. kind: of the controllers; ages in seconds. groups: the joints of each
     controller that takes trajectories, where they are several. stamped: False for controllers with another
-    clock. chunks_from: as the parameter. actions: of controllers that have one, by their joints."""
+    clock. chunks_from: as the parameter. actions: of controllers that have one, by their joints. teleop: of a
+    person who may take over."""
 
     kind: str
     joints: tuple[str, ...]
@@ -60,6 +61,7 @@ class Robot:
     stamped: bool = True
     chunks_from: str = "topic"
     actions: dict[tuple[str, ...], str] = field(default_factory=dict)
+    teleop: Teleop | None = None
 
     @property
     def takes_trajectories(self) -> bool:
@@ -78,6 +80,7 @@ class Robot:
             chunk=ChunkTiming(1 / 30, self.chunk_age_s),
             home={} if self.kind == "servo_twist" else dict(zip(self.joints, self.home.tolist())),
             actions=self.actions,
+            teleop=self.teleop,
         )
         if self.stamped:
             return contract
@@ -136,7 +139,7 @@ class Scene(ABC):
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
         self.quiet_since: int | None = None
-        self.newest_chunk_ns = 0
+        self.newest_chunk_ns = self.newest_command_ns = 0
         self.kept: list[Chunk] = []
         self.number = 0
         self.joint_hz, self.chunk_hz = rng.choice((50, 100, 250)), rng.choice((5, 10, 20, 30))

@@ -21,7 +21,7 @@ from vla_accel_ros.contract.parts import ChunkTiming, Controller, Joint, Stream,
 from vla_accel_ros.control.chunking.source import Slot
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.following.watchdog import ClockWatch
+from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.homing import Action
 from vla_accel_ros.control.limits.joint_limits import JointLimits
@@ -314,6 +314,14 @@ class Process:
     def chunk(self, chunk: Chunk) -> None:
         """A chunk has come."""
         self.call(self.motion.receive, lambda: chunk, (chunk.stamp_ns, chunk.request_id))
+
+    def command(self, names: Sequence[str], numbers: np.ndarray, stamp_ns: int) -> None:
+        """A person's command has come."""
+        self.call(self.motion.command, names, numbers, stamp_ns)
+
+    def press(self, buttons: Sequence[int], stamp_ns: int) -> None:
+        """The buttons are reported."""
+        self.call(self.motion.press, buttons, stamp_ns)
 
     def poll(self) -> None:
         """The timer that looks at the slot of chunks."""

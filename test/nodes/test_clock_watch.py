@@ -8,7 +8,7 @@ import sys
 import pytest
 from running import ROOT
 
-from vla_accel_ros.control.following.watchdog import ClockWatch
+from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.nodes.running.environment import process_environment
 
 S = 1_000_000_000

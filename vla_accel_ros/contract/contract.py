@@ -31,8 +31,10 @@ from vla_accel_ros.contract.parts import (
     Controller,
     Joint,
     Stream,
+    Teleop,
     Twist,
 )
+from vla_accel_ros.contract.teleop import check_teleop, read_teleop
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import Hand
@@ -54,7 +56,8 @@ class Contract:
     (poses in place of the joints of each of `hands`, which are with their arms) or `twist` (six numbers for
     the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). actions_given:
     whether the file says so, which it must if the model's statistics leave it open. force: force sensors and
-    the arm's reaction to them, None without. keys: of a policy server's requests.
+    the arm's reaction to them, None without. keys: of a policy server's requests. teleop:
+    what a person commands the arm by, or None.
     """
 
     robot: str
@@ -69,6 +72,7 @@ class Contract:
     actions: str = "joints"
     twist: Twist | None = None
     force: Force | None = None
+    teleop: Teleop | None = None
     actions_given: bool = False
     keys: Keys = field(default_factory=lambda: Keys({}))
     hands: tuple[tuple[Hand, Arm], ...] = ()
@@ -124,6 +128,7 @@ class Contract:
             actions=actions,
             twist=readers.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
+            teleop=read_teleop(file.child("teleop")) if file.has("teleop") else None,
             actions_given=file.contains("actions"),
         )
         contract = replace(contract, keys=read_keys(file, [camera.image for camera in contract.cameras]))
@@ -136,6 +141,9 @@ class Contract:
         if contract.force is not None:
             force = check_force(file, contract.force, contract.joints, actions == "twist")
             contract = replace(contract, force=force)
+        if contract.teleop is not None:
+            teleop = check_teleop(file, contract.teleop, contract.joints, actions == "twist")
+            contract = replace(contract, teleop=teleop)
         file.finish()
         return contract
 
@@ -196,9 +204,13 @@ class Contract:
 
     @property
     def max_ages_s(self) -> dict[str, float]:
-        """Age limit of every input by name, for the watchdog: `camera/<name>`, `joint_states` and `chunk`."""
-        cameras = {f"camera/{camera.name}": camera.max_age_s for camera in self.cameras}
-        return {**cameras, "joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
+        """Age limit of every input by name, for the watchdog: `camera/<name>`, `joint_states`, `chunk` and,
+        of a person who takes over, `teleop` and `deadman`."""
+        ages = {f"camera/{camera.name}": camera.max_age_s for camera in self.cameras}
+        ages |= {"joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
+        if self.teleop is not None:
+            ages |= dict.fromkeys(("teleop", "deadman"), self.teleop.max_age_s)
+        return ages
 
     def to_policy(self, positions: ArrayLike) -> np.ndarray:
         """ROS joint positions [..., D] as the policy's state, float64 [..., S]."""
@@ -256,6 +268,8 @@ def _check_names(file: Fields, contract: Contract) -> None:
     topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
     topics += [(f"cameras.{c.name}.info", c.info) for c in cameras if c.info]
     topics += [("joint_states.topic", contract.joint_states.topic)]
+    if contract.teleop is not None:
+        topics += [("teleop.topic", contract.teleop.topic)]
     topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
     topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
     _unique(file, topics, "give every stream its own topic")

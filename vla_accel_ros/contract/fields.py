@@ -119,6 +119,11 @@ class Fields:
             for name, value in outer._unread.items()
         }
 
+    def named_texts(self, key: str) -> dict[str, str]:
+        """The mapping of at least one name to a text under `key`, in the file's order."""
+        outer = self._nonempty(key)
+        return {str(name): outer.text(str(name)) for name in list(outer._unread)}
+
     def choice(self, key: str, choices: Sequence[Any], default: Any = _REQUIRED) -> Any:
         """One of `choices`; the first one after a mistake."""
         value = self.take(key, default)

@@ -30,6 +30,8 @@ FORCE_TYPES = {
     "Float64MultiArray": "std_msgs/msg/Float64MultiArray",
 }
 INFO_TYPE = "sensor_msgs/msg/CameraInfo"
+TELEOP_TYPES = {"JointState": JOINTS_TYPE, "JointJog": "control_msgs/msg/JointJog"}
+JOY_TYPE = "sensor_msgs/msg/Joy"
 _OBSERVER = re.compile(
     r"record|bag_play|rosbag|mcap|logger|bridge|rosapi|_ros2cli|rqt|rviz|plotjuggler|webviz|rerun|doctor|operator"
 )
@@ -95,6 +97,18 @@ def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
         for sensor in sensors
         if sensor.topic and sensor.topic != contract.joint_states.topic
     ]
+
+
+def person(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
+    """The topics of a person who may take over."""
+    teleop = contract.teleop
+    if teleop is None:
+        return []
+    kind = TELEOP_TYPES[teleop.type]
+    topics = [Wanted("teleop.topic", teleop.topic, kind, qos=qos, needed=False)]
+    if teleop.deadman is not None:
+        topics += [Wanted("teleop.deadman.topic", teleop.deadman.topic, JOY_TYPE, qos=qos, needed=False)]
+    return topics
 
 
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:

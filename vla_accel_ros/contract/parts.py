@@ -6,7 +6,8 @@ readers.py reads them from a file.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -72,6 +73,26 @@ def _middle(side: int, share: float) -> slice:
     """The middle part of a side."""
     length = max(1, round(side * share))
     return slice((side - length) // 2, (side - length) // 2 + length)
+
+
+@dataclass(frozen=True)
+class Deadman:
+    """A button that a person holds while the arm is to follow. topic: of sensor_msgs/Joy. button: its
+    index."""
+
+    topic: str
+    button: int
+
+
+@dataclass(frozen=True)
+class Teleop(Stream):
+    """What a person commands the arm by. type: JointState (positions of a leader arm, rad or m) or JointJog
+    (velocities). joints: ours -> the name in these messages; a joint that is absent stays where it is.
+    deadman: None if only ~/take_over and ~/give_back hand the arm over."""
+
+    joints: Mapping[str, str] = field(default_factory=dict)
+    type: str = "JointState"
+    deadman: Deadman | None = None
 
 
 @dataclass(frozen=True)

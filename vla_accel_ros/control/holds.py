@@ -40,13 +40,15 @@ class Holds:
 
     Attributes: `holds`, their reasons, oldest first, each with what it follows from (Safety.hold); `faults`,
     those that nobody asked for, and a person must take back; `switched`, the request to the controller
-    manager when the robot was released, empty for none; `written`, the last write to the store.
+    manager when the robot was released, empty for none; `human`, whether a person commands the arm,
+    which holds nothing and survives as they do; `written`, the last write to the store.
     """
 
     def __init__(self, store: Store | None = None) -> None:
         self.holds: dict[str, Sequence[str]] = {}
         self.faults = dict[str, None]()
         self.switched: dict[str, Any] = {}
+        self.human = False
         self.written: Future[str] | None = None
         self._passing: set[str] = set()
         self._hindrances: dict[str, Sequence[str]] = {}
@@ -68,6 +70,7 @@ class Holds:
         if isinstance(holds, list) and isinstance(switched, dict) and all(isinstance(h, str) for h in holds):
             self.holds |= dict.fromkeys(holds, ())
             self.switched = switched
+            self.human = previous.fields.get("human") is True
         else:
             problem = f"{self._store.path} is not of this version"
         if problem:
@@ -168,12 +171,18 @@ class Holds:
         self.switched = request if activated or deactivated else {}
         self._keep()
 
+    def hand_to(self, human: bool) -> None:
+        """Record that a person commands the arm from now on, or the policy."""
+        self.human = human
+        self._keep()
+
     def _keep(self) -> None:
         if self._store is not None:
             self.written = self._store.keep(self._fields())
 
     def _fields(self) -> dict[str, Any]:
-        return {"holds": [h for h in self.holds if h not in self._passing], "switched": self.switched}
+        holds = [h for h in self.holds if h not in self._passing]
+        return {"holds": holds, "switched": self.switched, "human": self.human}
 
 
 def _result(written: Future[str] | None) -> str:

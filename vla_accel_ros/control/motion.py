@@ -7,8 +7,9 @@ ticks; out go commands (by the channels of control/outputs), answers, lines for 
 The rules: a chunk is followed while every input is fresh and nothing holds the robot (following/). What is
 decided reaches a controller without a step, however late its message leaves (outputs/, hand_over.py). A hold
 lasts until it is taken back (holds.py). Whatever else moves the robot (homing.py, lending.py) begins and ends
-with a robot at rest (robot.py). A contact is answered before anything else (force/). When the clock is set,
-the robot brakes as its controllers do by now, and begins anew.
+with a robot at rest (robot.py). A person may command it in place of the policy (teleop/). A contact is
+answered before anything else (force/). When the clock is set, the robot brakes as its controllers do by now,
+and begins anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vla_accel_ros.control.operator import Operator
 from vla_accel_ros.control.publishers import CHUNKS, Causes, Graph, Publishers
 from vla_accel_ros.control.report import Reports
 from vla_accel_ros.control.robot import Robot
+from vla_accel_ros.control.teleop.takeover import Takeover
 
 
 class Motion:
@@ -61,8 +63,10 @@ class Motion:
         self._lateness = Lateness(robot, causes, self.publishers, self.source)
         guard = self._outputs.guard
         self.force = None if guard is None else TakingOver(robot, guard, self.homing)
-        self.operator = Operator(robot, self.homing, self.lending, self.force)
-        self._begin()
+        self.robot.begin()
+        self.takeover = Takeover(robot, contract.teleop)
+        self.operator = Operator(robot, self.homing, self.lending, self.takeover, self.force)
+        self._begin_anew()
 
     def receive(self, received: Received, number: tuple[int, int]) -> None:
         """A message with a chunk has come. number: its stamp and request."""
@@ -112,6 +116,17 @@ class Motion:
             return self.tick()
         return None
 
+    def command(self, names: Sequence[str], numbers: Any, stamp_ns: int) -> None:
+        """A person's command has come: positions or velocities of joints, as the contract says."""
+        if self.robot.active:
+            self._adopt()
+            self.takeover.command(names, numbers, stamp_ns)
+
+    def press(self, buttons: Sequence[int], stamp_ns: int) -> None:
+        """The buttons are reported, of which one may be a deadman's."""
+        if self.robot.active:
+            self.takeover.press(buttons, stamp_ns)
+
     def hear(
         self,
         stamps_ns: Mapping[str, int],
@@ -144,12 +159,13 @@ class Motion:
         if self.force is not None:
             self.force.watch()
         self._lateness.note()
+        self.takeover.look()
         follower.adapt()
         if trouble := self._outputs.trouble:
             self.robot.warn_sometimes("slow", trouble)
         self.homing.poll()
         self._rest(change)
-        self.reports.look()
+        self.reports.look(self.takeover.state)
         self.operator.advance()
         return change
 
@@ -190,6 +206,7 @@ class Motion:
 
     def _begin_anew(self) -> None:
         self.source.begin()
+        self.takeover.begin()
         self._lateness.refused, self._rests = "", False
         if self.force is not None:
             self.force.begin()

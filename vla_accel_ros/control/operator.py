@@ -1,4 +1,5 @@
-"""What the services of the trajectory node do: hold, resume, home, release, reclaim and reset.
+"""What the services of the trajectory node do: hold, resume, home, release, reclaim, reset,
+take_over and give_back.
 
 Whatever begins with a robot at rest is an order, which goes on with every tick (orders.py).
 """
@@ -12,13 +13,22 @@ from vla_accel_ros.control.homing import Homing
 from vla_accel_ros.control.lending import Lending
 from vla_accel_ros.control.orders import Order, Steps, come_to_rest, kept
 from vla_accel_ros.control.robot import Robot
+from vla_accel_ros.control.teleop.takeover import Takeover
 
 
 class Operator:
     """The orders of a person, and of other nodes. force: None without sensors."""
 
-    def __init__(self, robot: Robot, homing: Homing, lending: Lending, force: TakingOver | None) -> None:
+    def __init__(
+        self,
+        robot: Robot,
+        homing: Homing,
+        lending: Lending,
+        takeover: Takeover,
+        force: TakingOver | None,
+    ) -> None:
         self._robot, self._homing, self._lending, self._force = robot, homing, lending, force
+        self._takeover = takeover
         self._orders = list[Order]()
 
     def order(self, name: str) -> Order:
@@ -30,6 +40,8 @@ class Operator:
             "release": self._release,
             "reclaim": self._lending.reclaim,
             "reset": self._reset,
+            "take_over": self._takeover.take_over,
+            "give_back": self._takeover.give_back,
         }
         order = Order(steps[name]())
         if order.answer is None:

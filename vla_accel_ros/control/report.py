@@ -9,17 +9,25 @@ from typing import NamedTuple
 from vla_accel_ros.control.following.reasons import unnumbered
 from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.robot import Robot
+from vla_accel_ros.control.teleop.takeover import ALIGNING, HUMAN
 
 # Reported in steps, rounded up: an exact figure would change all the time.
 _LEAD_STEP_S = 0.01
+
+
+_REASONS = {
+    ALIGNING: ("a person takes the arm over: it goes to where the leader arm is",),
+    HUMAN: ("a person commands the arm; ~/give_back returns it to the policy",),
+}
 
 
 class Report(NamedTuple):
     """Published on changes, not at a rate, because a chunk computed after a change was published must not
     agree with motion that was never executed.
 
-    beginning: how often motion began anew. state: running, stopping, holding or released. lead_s: how much of
-    the old motion a new chunk keeps. causes: what the reasons are about, without their numbers.
+    beginning: how often motion began anew. state: running, stopping, holding, released, human or aligning.
+    lead_s: how much of the old motion a new chunk keeps. causes: what the reasons are about, without their
+    numbers.
     """
 
     beginning: int
@@ -37,11 +45,13 @@ class Reports(list[Report]):
         self._robot = robot
         self._last: Report | None = None
 
-    def look(self) -> None:
-        """Report what the robot does, if that has changed."""
+    def look(self, human: str) -> None:
+        """Report what the robot does, if that has changed. human: see Takeover.state."""
         safety = self._robot.follower.safety
         lent = self._robot.holds.lent and safety.state is MotionState.HOLDING
-        self.tell("released" if lent else safety.state.value, safety.reasons)
+        self.tell(
+            "released" if lent else human or safety.state.value, safety.reasons or _REASONS.get(human, ())
+        )
 
     def tell(self, state: str, reasons: Sequence[str]) -> None:
         """Report this, if it is new."""

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.graph_check import person
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
 from vla_accel_ros.recording.marks import EVENTS
@@ -49,7 +50,7 @@ _LIFECYCLE = (
     "get_transition_graph",
 )
 _TIMELINE = "timeline"
-_MOTION = ("hold", "resume", "home", "release", "reclaim", "reset")
+_MOTION = ("hold", "resume", "home", "release", "reclaim", "reset", "take_over", "give_back")
 LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
 SCHEDULER = "fleet_scheduler"
 _TO_SCHEDULER = ("robot", "request", "question")
@@ -102,6 +103,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     common = {"/diagnostics", "loop_stats", "parameters"}
     sensors = () if contract.force is None else contract.force.sensors
     forces = {sensor.topic for sensor in sensors if sensor.topic}
+    teleop = {topic.topic for topic in person(contract)}
     motion = (*_MOTION, "tare") if sensors else _MOTION
     services = {f"trajectory/{name}" for name in motion} | {f"recorder/{event}" for event in EVENTS}
     services |= {"inference/cancel_answers"}
@@ -115,7 +117,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
         "trajectory": Rights(
             publish=common | {"motion"} | commands,
-            subscribe={joints, "action_chunk", "inputs"} | states | forces,
+            subscribe={joints, "action_chunk", "inputs"} | states | forces | teleop,
             reply={f"~/{name}" for name in motion}
             | {f"trajectory_{sensor.name}/{_TYPE}" for sensor in sensors if sensor.topic},
             request=parameter_services | manager,
@@ -128,6 +130,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             | commands
             | reported - {"inputs"}
             | forces
+            | teleop
             | {joints, "instruction", "question"},
             reply={f"~/{event}" for event in EVENTS},
         ),
@@ -145,6 +148,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         nodes_rights["inference"].publish |= {f"fleet/{name}" for name in _TO_SCHEDULER}
         nodes_rights["inference"].publish -= {"loop_stats", "~/policy_images"}
         nodes_rights["inference"].subscribe |= {f"fleet/{name}" for name in _FROM_SCHEDULER}
+    if teleop:
+        nodes_rights["leader"] = Rights(publish=teleop)
     for camera in contract.cameras:
         base = camera.topic.rpartition("/")[0]
         sent = {camera.topic, *infos, *(f"{base}/{end}" for end in _SENT)}

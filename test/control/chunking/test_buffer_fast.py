@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vla_accel_ros.control.chunking.buffer import MODES, Knots, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import MODES, TrajectoryBuffer
+from vla_accel_ros.control.chunking.crossing import Knots
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, hardest, knot_velocities
 from vla_accel_ros.types import Chunk
@@ -22,13 +23,11 @@ BEGIN_NS = 1_000_000_000_000
 class PlainBuffer(TrajectoryBuffer):
     """The plain way."""
 
-    def _join(
-        self, commit_ns: int, state: tuple[np.ndarray, np.ndarray], times_ns: np.ndarray, actions: np.ndarray
-    ) -> Knots:
+    def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray, blend_ns: int) -> Knots:
         position, velocity = self.reference(commit_ns)
         on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
         old, _ = (self._plan if on_plan and self._plan is not None else self._commanded()).sample(times_ns)
-        blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
+        blend_ns = min(blend_ns, int(times_ns[-1]) - commit_ns)
         s = (times_ns - commit_ns) / blend_ns if blend_ns else np.ones(len(times_ns))
         weight = np.where(s < 1.0, s * s * (3.0 - 2.0 * s), 1.0)[:, None]
         positions = np.concatenate(

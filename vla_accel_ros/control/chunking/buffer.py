@@ -23,22 +23,22 @@ from typing import Literal
 
 import numpy as np
 
+from vla_accel_ros.control.chunking.crossing import Knots, crossing
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.kinematics.guard import HandGuard
 from vla_accel_ros.control.limits import joint_limits
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport
-from vla_accel_ros.control.trajectory import Trajectory, check_finite, hardest, knot_velocities, trusted
+from vla_accel_ros.control.trajectory import Trajectory, check_finite, trusted
 from vla_accel_ros.types import Chunk
-
-Knots = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""int64 [N] times, float64 [N, D] positions and velocities."""
 
 Mode = Literal["block", "async", "blend", "rtc"]
 MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
+_STEERING_NS = 50_000_000
+"""Of the crossing to what a person commands: a shorter one is rougher, a longer one lags."""
 SET_BACK_NS = 20_000_000
 """A clock that is set back by no more than this goes on as before; a larger step begins a new time."""
 
@@ -155,7 +155,7 @@ class TrajectoryBuffer:
             self.counts["refused"] += 1
             raise
         now_ns = self._present(now_ns)
-        commit_ns, step_ns = self._commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
+        commit_ns, step_ns = self.commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
         due_ns = np.rint(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
         due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
         ahead = due_ns >= commit_ns + step_ns
@@ -172,8 +172,7 @@ class TrajectoryBuffer:
         if verdict != "accepted":
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
-        state = self.reference(commit_ns)
-        knots = self._join(commit_ns, state, due_ns[ahead], self.counted(chunk)[ahead])
+        knots = self._join(commit_ns, due_ns[ahead], self.counted(chunk)[ahead], self._blend_ns)
         plan, report = self._guard.enforce(self.joints, *knots, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
@@ -183,7 +182,21 @@ class TrajectoryBuffer:
         self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
         self._plan = self._kept(now_ns, commit_ns, plan)
         self._busy_until_ns = self._plan.end_ns if self.mode == "block" else None
-        return self._send(now_ns, commit_ns, chunk.stamp_ns)
+        return self._send(now_ns, commit_ns, self._until_ns(chunk.stamp_ns))
+
+    def steer(self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int) -> Trajectory:
+        """Returns the trajectory to send towards what a person commands, whatever the mode.
+
+        positions: float64 [H, D], step_ns apart from `commit_ns` on. It brakes from until_ns on. Raises
+        ValueError where a hand may not go; the sent motion goes on.
+        """
+        now_ns = self._present(now_ns)
+        commit_ns = self.commit_ns(now_ns)
+        times_ns = commit_ns + step_ns * np.arange(1, len(positions) + 1)
+        knots = self._join(commit_ns, times_ns, positions, _STEERING_NS)
+        plan, self.report = self._guard.enforce(self.joints, *knots, self.limits)
+        self._plan, self._busy_until_ns = self._kept(now_ns, commit_ns, plan), None
+        return self._send(now_ns, commit_ns, until_ns)
 
     def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
         """Brake as hard as the limits allow, then hold; later chunks are joined to that.
@@ -197,7 +210,7 @@ class TrajectoryBuffer:
             self._now_ns, self._committed_ns = now_ns, stop.end_ns
             return stop
         now_ns = self._present(now_ns)
-        commit_ns = self._commit_ns(now_ns)
+        commit_ns = self.commit_ns(now_ns)
         stop = brake_from(self.joints, commit_ns, *self.reference(commit_ns), self.limits)
         self._plan = self._kept(now_ns, commit_ns, stop)
         return self._send(now_ns, commit_ns, None)
@@ -254,45 +267,16 @@ class TrajectoryBuffer:
         self.reset(self.reference(self._now_ns)[0])
         return now_ns
 
-    def _commit_ns(self, now_ns: int) -> int:
+    def commit_ns(self, now_ns: int) -> int:
         """A path that is sent now must equal the previous one until this time."""
         return max(now_ns + round(self.kept_s * 1e9), self._committed_ns or now_ns)
 
-    def _join(
-        self, commit_ns: int, state: tuple[np.ndarray, np.ndarray], times_ns: np.ndarray, actions: np.ndarray
-    ) -> Knots:
-        """Knots that cross from the old plan to the actions and end at rest; the first knot is the state [D]
-        at commit_ns."""
+    def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray, blend_ns: int) -> Knots:
+        """Knots that cross from the old plan to the actions; see `crossing`."""
         on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
         old = self._plan if on_plan and self._plan is not None else self._commanded()
-        blend_ns = min(self._blend_ns, int(times_ns[-1]) - commit_ns)
-        positions = np.concatenate([state[0][None], actions])
-        crossing = int(times_ns.searchsorted(commit_ns + blend_ns))
-        if crossing:
-            old_positions, _ = old.sample(times_ns[:crossing])
-            s = (times_ns[:crossing] - commit_ns) / blend_ns
-            weight = (s * s * (3.0 - 2.0 * s))[:, None]
-            crossed = old_positions + weight * (actions[:crossing] - old_positions)
-            positions[1 : crossing + 1] = np.where(weight < 1.0, crossed, actions[:crossing])
-        times = np.concatenate([[commit_ns], times_ns])
-        slope = (positions[-1] - positions[-2]) / ((times[-1] - times[-2]) * 1e-9)
-        velocities = knot_velocities(times, positions, first=state[1], last=slope)
-        return self._end_at_rest(times, positions, velocities)
-
-    def _end_at_rest(self, times: np.ndarray, positions: np.ndarray, velocities: np.ndarray) -> Knots:
-        """Rest at the last action where a joint can brake on the way to it; otherwise brake after it."""
-        v, h, limits = velocities[-2], (times[-1] - times[-2]) * 1e-9, self.limits
-        needed = hardest(positions[-2], v, positions[-1], np.zeros_like(v), h)
-        fastest = np.minimum(np.maximum(velocities[-1], -limits.velocity), limits.velocity)
-        velocities[-1] = np.where(needed <= limits.acceleration, 0.0, fastest)
-        if not velocities[-1].any():
-            return times, positions, velocities
-        end = brake_from(self.joints, int(times[-1]), positions[-1], velocities[-1], limits)
-        return (
-            np.concatenate([times[:-1], end.times_ns]),
-            np.concatenate([positions[:-1], end.positions]),
-            np.concatenate([velocities[:-1], end.speeds]),
-        )
+        state = self.reference(commit_ns)
+        return crossing(old, state, commit_ns, blend_ns, times_ns, actions, self.limits)
 
     def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
         """Send more of the plan, because a chunk shows that observations are fresh; None if there is no
@@ -302,12 +286,12 @@ class TrajectoryBuffer:
         until_ns = min(stamp_ns + self._max_age_ns, self._plan.end_ns)
         if until_ns <= self._on_plan_until_ns:
             return None
-        commit_ns = self._commit_ns(now_ns)
+        commit_ns = self.commit_ns(now_ns)
         if commit_ns > self._on_plan_until_ns:  # it brakes already: drop the rest of the plan
             self._plan, self._busy_until_ns = self._path, self._commanded().end_ns
             return None
         self.counts["renewed"] += 1
-        return self._send(now_ns, commit_ns, stamp_ns)
+        return self._send(now_ns, commit_ns, self._until_ns(stamp_ns))
 
     def _kept(self, now_ns: int, commit_ns: int, after: Trajectory) -> Trajectory:
         """The sent path from now_ns to commit_ns, followed by `after`."""
@@ -325,16 +309,19 @@ class TrajectoryBuffer:
             np.concatenate([velocity[:begin], old.speeds[inner], velocity[1:last], after.speeds]),
         )
 
-    def _send(self, now_ns: int, commit_ns: int, stamp_ns: int | None) -> Trajectory:
-        """Make the plan from now on the sent path, with a stop from where an observation of stamp_ns is too
-        old."""
+    def _until_ns(self, stamp_ns: int) -> int | None:
+        """Until when an observation of stamp_ns lets the robot move; None for no limit."""
+        return None if self._max_age_ns is None else stamp_ns + self._max_age_ns
+
+    def _send(self, now_ns: int, commit_ns: int, until_ns: int | None) -> Trajectory:
+        """Make the plan from now on the sent path, with a stop from until_ns on."""
         plan, old = self._plan, self._commanded()
         assert plan is not None
         plan = plan.since(now_ns)
         self._on_plan_until_ns = plan.end_ns
         path = plan
-        if stamp_ns is not None and self._max_age_ns is not None:
-            until_ns = max(stamp_ns + self._max_age_ns, commit_ns)
+        if until_ns is not None:
+            until_ns = max(until_ns, commit_ns)
             if until_ns < plan.end_ns:
                 self._on_plan_until_ns = until_ns
                 path = plan.then(brake_from(self.joints, until_ns, *plan.sample(until_ns), self.limits))

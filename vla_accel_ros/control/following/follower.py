@@ -187,9 +187,9 @@ class ChunkFollower:
         void = self._is_void(chunk)
         self.counts["before_leap"] += void
         slow, trajectory = self.buffer.counts["slow"], None
-        if void or self._leaps.lasting:
+        if void or self._leaps.lasting or self.safety.watchdog.human:
             self._waiting = None
-        elif self._runs:
+        elif self.runs:
             self._waiting, trajectory = None, self._move(chunk, now_ns, clock_ns)
         else:
             self._waiting = chunk
@@ -198,6 +198,18 @@ class ChunkFollower:
             self._newest_ns = chunk.stamp_ns
             self.safety.watchdog.seen_chunk(chunk.stamp_ns, now_ns)
         return trajectory
+
+    def steer(self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int) -> Trajectory:
+        """Returns the trajectory to send for what a person commands; see TrajectoryBuffer.steer."""
+        trajectory = self.buffer.steer(positions, step_ns, until_ns, now_ns)
+        self.joining.rest_ns = trajectory.end_ns
+        return trajectory
+
+    def hand_to(self, human: tuple[str, ...], now_ns: int) -> None:
+        """A person commands the arm from now on by these inputs or, if there are none, chunks do that are
+        observed from now on."""
+        self.safety.watchdog.human, self._waiting = human, None
+        self._valid_from_ns = max(now_ns, self._valid_from_ns or now_ns)
 
     def look(self) -> None:
         """Take what the controllers report; called before `step`."""
@@ -325,12 +337,13 @@ class ChunkFollower:
         return self._valid_from_ns is not None and chunk.stamp_ns < self._valid_from_ns
 
     @property
-    def _runs(self) -> bool:
+    def runs(self) -> bool:
+        """Whether what is decided now moves the robot."""
         return self.safety.state is MotionState.RUNNING and self.joining.begun and not self.awaits_arrival
 
     def _move_waiting(self, now_ns: int) -> Trajectory | None:
         """The trajectory for the chunk that has waited, if it need not any longer."""
-        if self._waiting is None or not self._runs:
+        if self._waiting is None or not self.runs:
             return None
         waiting, self._waiting = self._waiting, None
         if self._is_void(waiting) or self._leaps.lasting:

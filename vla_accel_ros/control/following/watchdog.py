@@ -1,29 +1,26 @@
-"""Which inputs are silent, whether the clock was set, and what the robot does about it.
+"""Which inputs are silent, and what the robot does about it.
 
 Every input that motion depends on has an age limit, measured by its own stamp: a frame that arrives on time
 but was taken a second ago is a second old. When one is late the robot stops and holds. It continues by itself
 when all inputs have been fresh for a moment. A hold, by an operator or for another reason, lasts until it is
 taken back. A stamp further in the future than the limit counts as late too, so after a clock has jumped back
 nothing moves before fresh stamps arrive. The reported reasons are causes: when inference is silent, its
-cameras are not blamed, and a chunk that is late because of a camera or the joints is left out. Time is given.
-
-rclpy reports jumps of /clock, but not a computer's clock that is set by hand or by a time service. All stamps
-then change their meaning: an arm with timed commands would leap, or stand still until the clock has caught
-up. ClockWatch detects it.
+cameras are not blamed, and a chunk that is late because of a camera or the joints is left out. While a person
+commands the arm, only the joints and the person's own commands count. Time is given.
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 from vla_accel_ros.control.following.reasons import roots, unnumbered
 
 INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint_states"
+TELEOP, DEADMAN = "teleop", "deadman"
+"""Inputs of a person who commands the arm."""
 INFERENCE_S = 0.6
 """Inference is late when it has reported nothing for this long."""
 QUIET_S = 0.25
@@ -31,7 +28,6 @@ QUIET_S = 0.25
 chunks of later images are somebody else's."""
 CLOCK_STANDS = "ROS time stands still"
 """Beginning of the reason from which all late inputs follow."""
-_AHEAD_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -74,13 +70,17 @@ class Late:
 
 class Watchdog:
     """Remembers the last stamp of each input. limits_s: name -> greatest age in seconds
-    (Contract.max_ages_s)."""
+    (Contract.max_ages_s).
+
+    Attribute `human`: the inputs of the person who commands the arm; empty while the policy does.
+    """
 
     def __init__(self, limits_s: Mapping[str, float]):
         self._limits_s: dict[str, float] = {}
         self._stamps_ns: dict[str, int] = {}
         self._notes: dict[str, tuple[str, str]] = {}
         self._told_ns: int | None = None  # when inference reported last
+        self.human: tuple[str, ...] = ()
         for name, limit_s in limits_s.items():
             self.watch(name, limit_s)
 
@@ -153,7 +153,11 @@ class Watchdog:
 
     def late(self, now_ns: int) -> list[Late]:
         """The inputs that are beyond their limits, in the order they were given."""
-        ages = ((name, self.age_s(name, now_ns), limit) for name, limit in self._limits_s.items())
+        ages = (
+            (name, self.age_s(name, now_ns), limit)
+            for name, limit in self._limits_s.items()
+            if self._counts(name)
+        )
         return [
             Late(name, age, limit, *self._notes.get(name, ("", "")))
             for name, age, limit in ages
@@ -188,6 +192,12 @@ class Watchdog:
     def reported(self) -> bool:
         """Whether inference reports its inputs."""
         return INFERENCE in self._limits_s
+
+    def _counts(self, name: str) -> bool:
+        """Whether an input is needed by whoever commands the arm."""
+        if self.human:
+            return name == JOINT_STATES or name in self.human
+        return name not in (TELEOP, DEADMAN)
 
     @property
     def _cameras(self) -> tuple[str, ...]:
@@ -309,33 +319,3 @@ class Safety:
             Event.SETTLED: fresh_ns >= self._settle_ns and not self.pause,
         }
         return {event for event, holds in events.items() if holds}
-
-
-class ClockWatch:
-    """Compares a clock with one that is never set. Times in nanoseconds.
-
-    Only a certain jump counts, however long this thread was delayed: more than 20 ms back or 1 s ahead.
-    """
-
-    def __init__(self, clock_ns: Callable[[], int], steady_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._clock_ns, self._steady_ns = clock_ns, steady_ns
-        self._last = self._read()
-
-    def jump_ns(self) -> int:
-        """By how much the clock was set since the last call; 0 if it was not."""
-        previous, self._last = self._last, self._read()
-        return self._between(previous, self._last)
-
-    def was_set(self) -> bool:
-        """Whether the clock was set since the last call of `jump_ns`, which will still report it."""
-        return self._between(self._last, self._read()) != 0
-
-    @staticmethod
-    def _between(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
-        (earliest, clock, latest), (start, reading, end) = one, other
-        back, ahead = (reading - clock) - (start - latest), (reading - clock) - (end - earliest)
-        return back if back < -SET_BACK_NS else ahead if ahead > _AHEAD_NS else 0
-
-    def _read(self) -> tuple[int, int, int]:
-        """Reads the clock between two readings of the steady clock."""
-        return self._steady_ns(), self._clock_ns(), self._steady_ns()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from vla_accel_ros.control.following.watchdog import ClockWatch
+from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.control.force.guard import ForceGuard, Reaction
 from vla_accel_ros.control.robot import Robot
 

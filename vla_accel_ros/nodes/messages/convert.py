@@ -8,11 +8,13 @@ made from a message is in ROS units too, while a Chunk from the engine is in the
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
+from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_accel_msgs.msg import ActionChunk, FrameHandle, LanguageOutput, LoopStats, Motion, Observed
@@ -38,6 +40,8 @@ MOTION = {
     "stopping": Motion.STOPPING,
     "holding": Motion.HOLDING,
     "released": Motion.RELEASED,
+    "human": 5,  # Motion.HUMAN; messages that were built before 0.3 do not name it
+    "aligning": 6,
 }
 """States of motion by name."""
 LONGEST_LEAD_S = 60.0
@@ -231,6 +235,13 @@ def execution_from_message(message: Motion) -> Execution:
     words = {number: word for word, number in MOTION.items()}
     word = words.get(message.state, f"state {message.state}")
     return Execution(word, message.mode, message.lead_s, message.beginning)
+
+
+def command_from_message(message: Any) -> tuple[Sequence[str], Sequence[float]]:
+    """Names and numbers of a person's command: positions of a JointState, velocities of a JointJog."""
+    if isinstance(message, JointState):
+        return message.name, message.position
+    return message.joint_names, message.velocities
 
 
 def loop_stats(stats: loop.LoopStats, now_ns: int) -> LoopStats:

@@ -26,7 +26,7 @@ from vla_accel_msgs.msg import (
     Session,
 )
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.contract.graph_check import forces
+from vla_accel_ros.contract.graph_check import forces, person
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 
@@ -83,6 +83,8 @@ def recorded(contract: Contract) -> list[Recorded]:
     for sensor in forces(contract):
         kind = interface(sensor.type, f"recording {sensor.about}")
         entries.append(Recorded(kind, sensor.topic, depth=_FORCES))
+    for topic in person(contract):
+        entries.append(Recorded(interface(topic.type, f"recording {topic.about}"), topic.topic))
     entries += [Recorded(_command(controller), controller.topic) for controller in contract.controllers]
     entries.append(Recorded(GroundTruth, "ground_truth"))
     return entries

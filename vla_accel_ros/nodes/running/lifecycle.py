@@ -26,7 +26,7 @@ from rclpy.lifecycle import LifecycleNode, LifecyclePublisher, LifecycleState, T
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 
-from vla_accel_ros.control.following.watchdog import ClockWatch
+from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.declare import declare, value

@@ -5,6 +5,7 @@ of cameras (as inference reports them on `inputs`), joints and chunk against the
 arm stops smoothly and is held, and continues by itself when everything is fresh. Joints that leap or do not
 follow, and another publisher beside this node, stop it until a person resumes. ~/hold and ~/resume do the
 same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there;
+~/take_over and ~/give_back, or a button, let a person command it by a leader arm in place of the chunks;
 ~/reset says that the joints were put elsewhere, as a simulator does; it is answered once the motion has ended
 and begins anew. Holds survive a restart in the node's state file, and after a crash the node comes up held. A
 node that is deactivated or ended stops the arm first.
@@ -21,10 +22,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import TimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.task import Future
-from sensor_msgs.msg import JointState
+from sensor_msgs.msg import JointState, Joy
 from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
@@ -51,6 +53,7 @@ from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.trajectory import TRAJECTORY
 from vla_accel_ros.nodes.running.environment import demo_contract
@@ -113,7 +116,10 @@ class TrajectoryNode(ManagedNode):
             self.listen(ActionChunk, CHUNKS, self._on_chunk, qos.COMMAND)
         self.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         self.listen(Inputs, "inputs", self._on_inputs, qos.REPORT)
-        for name in ("hold", "reset", "resume", "release", "reclaim", "home"):
+        for topic in graph_check.person(contract):
+            kind = interface(topic.type, topic.about)
+            self.listen(kind, topic.topic, self._on_joy if kind is Joy else self._on_command, qos.SENSOR)
+        for name in ("hold", "reset", "resume", "release", "reclaim", "home", "take_over", "give_back"):
             self._serve(name)
         if contract.force is not None:
             self.serve(Trigger, "~/tare", self._on_tare)
@@ -125,7 +131,7 @@ class TrajectoryNode(ManagedNode):
     def _check_graph(self, contract: Contract) -> GraphCheck:
         joints, commanded = graph_check.states(contract), graph_check.outputs(contract)
         stopping = [joints.about, *(topics.about for topics in commanded)]
-        topics = [joints, *graph_check.forces(contract), *commanded]
+        topics = [joints, *graph_check.forces(contract), *graph_check.person(contract), *commanded]
         return GraphCheck(
             self, topics, [graph_check.chunks(ours=False)], contract.joint_states.topic, stopping
         )
@@ -272,6 +278,18 @@ class TrajectoryNode(ManagedNode):
         stamp_ns = convert.stamp_ns(message.header.stamp)
         change = self._motion.measure(message.name, message.position, stamp_ns)
         self._drain(change)
+
+    def _on_command(self, message: Any) -> None:
+        """A person's command has come."""
+        assert self._motion is not None
+        names, numbers = convert.command_from_message(message)
+        self._motion.command(names, numbers, convert.stamp_ns(message.header.stamp))
+        self._drain()
+
+    def _on_joy(self, message: Joy) -> None:
+        assert self._motion is not None
+        self._motion.press(message.buttons, convert.stamp_ns(message.header.stamp))
+        self._drain()
 
     def _look(self) -> None:
         assert self._motion is not None

@@ -24,7 +24,7 @@ from vla_accel_ros.tools.export.streams import JOINTS, MOTION, STRING, TRAJECTOR
 from vla_accel_ros.tools.replay.moments import CHUNK, OBSERVED, TEXT, stamp_ns
 
 DIAGNOSTICS, LOOP = "diagnostic_msgs/msg/DiagnosticArray", "vla_accel_msgs/msg/LoopStats"
-STATES = {1: "running", 2: "stopping", 3: "holding", 4: "released"}
+STATES = {1: "running", 2: "stopping", 3: "holding", 4: "released", 5: "human", 6: "aligning"}
 S = 1_000_000_000
 WINDOW_NS = 8 * S
 """The past that traces show."""
