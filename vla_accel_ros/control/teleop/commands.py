@@ -69,36 +69,36 @@ class Commands:
             )
         columns = {name: column for column, name in enumerate(names)}
         command = np.full(len(self._joints), np.nan)
-        for place, joint in enumerate(self._joints):
+        for row, joint in enumerate(self._joints):
             name = self._teleop.joints.get(joint)
             if name is None:
                 continue
             if name in columns:
-                command[place] = numbers[columns[name]]
+                command[row] = numbers[columns[name]]
             elif self.by_velocity:
-                command[place] = 0.0
+                command[row] = 0.0
                 continue
             else:
                 raise ValueError(
                     f"{topic} has no joint {name!r}: it has {', '.join(map(str, names)) or 'none'}; name the "
                     "joints that it moves in teleop.joints"
                 )
-            if not np.isfinite(command[place]):
-                raise ValueError(f"{topic} has {command[place]} for joint {name!r}: send a finite number")
+            if not np.isfinite(command[row]):
+                raise ValueError(f"{topic} has {command[row]} for joint {name!r}: send a finite number")
         self._check(command)
         self.newest, self.stamp_ns = self._cut(command), stamp_ns
 
     def _check(self, command: np.ndarray) -> None:
         limits = self._limits
         if self.by_velocity:
-            wrong = np.flatnonzero(np.abs(command) > TOO_FAST * limits.velocity)
+            excess = np.flatnonzero(np.abs(command) > TOO_FAST * limits.velocity)
             bound = "its limit is {2:g} per s: is the unit rad/s?"
         else:
             out = np.maximum(limits.inside(command) - limits.upper, limits.lower - limits.inside(command))
-            wrong = np.flatnonzero(out > BEYOND * limits.span)
+            excess = np.flatnonzero(out > BEYOND * limits.span)
             bound = "its range is {0:g} to {1:g}: is the unit rad?"
-        if len(wrong):
-            j = int(wrong[0])
+        if len(excess):
+            j = int(excess[0])
             words = bound.format(limits.lower[j], limits.upper[j], limits.velocity[j])
             raise ValueError(
                 f"{self._teleop.topic} commands {command[j]:g} of {self._joints[j]}, and {words}"

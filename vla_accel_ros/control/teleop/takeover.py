@@ -40,7 +40,8 @@ class Takeover:
 
     def __init__(self, robot: Robot, teleop: Teleop | None) -> None:
         self._robot, self._teleop = robot, teleop
-        self._commands = None
+        self._commands: Commands | None = None
+        self._stay: np.ndarray | None = None  # where joints stay that the person does not move
         if teleop is not None:
             joints = robot.contract.action_joints
             names = tuple(joint.name for joint in joints)
@@ -68,8 +69,8 @@ class Takeover:
             return False, NO_TELEOP
         self._switch(True)
         unwritten = yield from kept(self._robot)
-        late = self._robot.follower.safety.watchdog.late(self._robot.clock.now_ns())
-        reasons = "; ".join([*self._robot.holds.holds, *map(str, late)])
+        streams = self._robot.follower.safety.watchdog.late(self._robot.clock.now_ns())
+        reasons = "; ".join([*self._robot.holds.holds, *map(str, streams)])
         words = f"held: {reasons}" if reasons else "~/give_back returns it"
         return True, f"the arm follows {self._teleop.topic}; {words}{unwritten}"
 
@@ -145,7 +146,7 @@ class Takeover:
     def _hand_to(self, human: bool) -> None:
         assert self._teleop is not None
         self._aligned, self._steered_ns = False, 0
-        self._stay: np.ndarray | None = None  # of joints that the person does not move
+        self._stay = None
         self._met = ~self._yielding
         self._side = np.zeros(len(self._met))  # of the leader's joint: above or below ours
         inputs = (TELEOP,) if self._teleop.deadman is None else (TELEOP, DEADMAN)
