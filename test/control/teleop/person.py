@@ -1,6 +1,6 @@
 """An arm of two joints and a gripper, a policy, and a person with a leader arm, in simulated time.
 
-What the controller executes is judged at 500 Hz by sim.executed, which knows nothing of what commanded it.
+What the controller executes is judged at 500 Hz by executed.py, which knows nothing of what commanded it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from executed import Broken, TrajectoryController, judge_path
 from world import Clock, Disk, Parameters, Process, TrajectoryLine, make_contract, make_joints
 
 from vla_accel_ros.contract.parts import Deadman, FollowingError, Teleop
 from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
-from vla_accel_ros.sim.executed import Broken, TrajectoryController, judge_path
 from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
