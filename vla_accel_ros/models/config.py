@@ -170,6 +170,20 @@ class LlamaConfig(GemmaConfig):
 
 
 @dataclass(frozen=True)
+class BlocksConfig:
+    """A stack of blocks with full attention, see layers.dit."""
+
+    width: int
+    depth: int
+    mlp: int
+    heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        check_whole(self, "blocks", or_zero=("depth",))
+
+
+@dataclass(frozen=True)
 class PiConfig:
     """A whole policy network.
 

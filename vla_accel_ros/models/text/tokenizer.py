@@ -8,12 +8,13 @@ it.
 
 from __future__ import annotations
 
+import json
 import reprlib
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from vla_accel_ros.models.checkpoints.shards import inside
 from vla_accel_ros.models.json_file import check_bytes
@@ -51,13 +52,14 @@ class Tokenizer(Protocol):
 
 class JsonTokenizer:
     """A `tokenizer.json` of the tokenizers library. rows: that the model embeds; a text with other ids is
-    refused."""
+    refused. text: its contents, None = those of the file."""
 
-    def __init__(self, path: Path, rows: int = sys.maxsize) -> None:
+    def __init__(self, path: Path, rows: int = sys.maxsize, text: str | None = None) -> None:
         import tokenizers
 
         try:
-            self._inner: Any = tokenizers.Tokenizer.from_str(path.read_bytes().decode("utf-8-sig"))
+            text = path.read_bytes().decode("utf-8-sig") if text is None else text
+            self._inner: Any = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
         self._inner.no_padding()
@@ -97,12 +99,20 @@ class JsonTokenizer:
             )
         return ids
 
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token, also a special one; None if there is none, or the model embeds none."""
+        id_ = self._inner.token_to_id(token)
+        return None if id_ is None or id_ >= self._rows else int(id_)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of the ids, without special ones."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=True))
 
     def _first(self, names: Sequence[str]) -> int | None:
         return next((id_ for name in names if (id_ := self._inner.token_to_id(name)) is not None), None)
+
+
+_T = TypeVar("_T", bound=Tokenizer)
 
 
 class SentencePieceTokenizer:
@@ -158,10 +168,66 @@ def load_tokenizer(folder: Path, vocab: int) -> Tokenizer:
     )
 
 
+def load_qwen_tokenizer(folder: Path, vocab: int) -> JsonTokenizer:
+    """Return the tokenizer of a Qwen folder: `tokenizer.json`, or the older `vocab.json`, `merges.txt` and
+    `added_tokens.json`. Raises ValueError if a file is missing, broken, or has more than `vocab` ids."""
+    path, parts = folder / "tokenizer.json", [folder / name for name in ("vocab.json", "merges.txt")]
+    if path.is_file():
+        tokenizer = _fitting(path, vocab)
+        assert isinstance(tokenizer, JsonTokenizer)
+        return tokenizer
+    absent = [part.name for part in parts if not part.is_file()]
+    if absent:
+        raise ValueError(f"{folder} has no tokenizer.json and no {' and no '.join(absent)}; copy them again.")
+    for part in parts:
+        check_bytes(part, MOST_BYTES)
+    added = folder / "added_tokens.json"
+    model = {"type": "BPE", "vocab": _json(parts[0]), "merges": _merges(parts[1])}
+    tokens = [
+        {"id": id_, "content": token, **_SPECIAL}
+        for token, id_ in (_json(added) if added.is_file() else {}).items()
+    ]
+    text = json.dumps({"version": "1.0", "added_tokens": tokens, "model": model, **_QWEN})
+    return _within(JsonTokenizer(parts[0], vocab, text), parts[0], vocab)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is not readable JSON ({error}); copy it again.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds a {type(data).__name__}; it must hold an object.")
+    return data
+
+
+def _merges(path: Path) -> list[str]:
+    lines = path.read_text("utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+"""How Qwen splits a text before its merges, as its tokenizer.json says."""
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+_SPLIT = {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False}
+_QWEN = {
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_SPLIT, _BYTES]},
+    "decoder": _BYTES,
+}
+
+
 def _fitting(path: Path, vocab: int) -> Tokenizer:
     check_bytes(path, MOST_BYTES)
-    json = path.suffix == ".json"
-    tokenizer: Tokenizer = JsonTokenizer(path, vocab) if json else SentencePieceTokenizer(path)
+    is_json = path.suffix == ".json"
+    return _within(JsonTokenizer(path, vocab) if is_json else SentencePieceTokenizer(path), path, vocab)
+
+
+def _within(tokenizer: _T, path: Path, vocab: int) -> _T:
     if tokenizer.size > vocab:
         raise ValueError(
             f"{path} has {tokenizer.size} ids but the model embeds {vocab}; copy the one it was trained with."

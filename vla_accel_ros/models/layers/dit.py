@@ -1,0 +1,163 @@
+"""Blocks of a diffusion transformer, as diffusers writes them: plain ones, and ones that the flow time
+modulates.
+
+Attention is full and has biases; a block attends to itself, or to keys and values that were computed before.
+Norms of modulated blocks have no weights of their own. Parameter names are diffusers'.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import BlocksConfig
+
+NORM_EPS = 1e-5
+PERIOD = 10_000.0
+TIME_WIDTH = 256
+
+
+def sinusoid(t: Tensor, half: int, last: int) -> tuple[Tensor, Tensor]:
+    """sin, cos float32 [..., half] of t * PERIOD^(-i / last). The exponent is computed as the references do:
+    arguments reach 1000 rad, so that its last bit shows."""
+    exponent = -math.log(PERIOD) * torch.arange(half, dtype=torch.float32, device=t.device) / last
+    angles = t.float()[..., None] * exponent.exp()
+    return angles.sin(), angles.cos()
+
+
+class Attention(nn.Module):
+    """Full attention with biases. kv_width: input width of keys and values."""
+
+    def __init__(self, config: BlocksConfig, kv_width: int) -> None:
+        super().__init__()
+        self.heads, inner = config.heads, config.heads * config.head_dim
+        self.to_q = nn.Linear(config.width, inner)
+        self.to_k = nn.Linear(kv_width, inner)
+        self.to_v = nn.Linear(kv_width, inner)
+        self.to_out = nn.ModuleList([nn.Linear(inner, config.width)])
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [B, T, kv_width] -> keys and values [B, heads, T, head_dim]."""
+        return self._heads(self.to_k(x)), self._heads(self.to_v(x))
+
+    def forward(self, x: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
+        """mask bool, to [B, heads, t, T]: True = may attend."""
+        out = F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask)
+        return self.to_out[0](out.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Activation(nn.Module):
+    """`net.0`"""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(width, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.proj(x), approximate="tanh")
+
+
+class FeedForward(nn.Module):
+    """Two layers with the tanh GELU; `net.1` is the dropout of training."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(Activation(width, hidden), nn.Identity(), nn.Linear(hidden, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class Modulated(nn.Module):
+    """`norm1` of the diffusion transformer: [scale, shift] of the flow time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 2 * width)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        scale, shift = self.linear(condition)[:, None].chunk(2, dim=-1)
+        return F.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
+
+
+class Mixing(nn.Module):
+    """A block of the prefix's own self-attention, without mask and positions."""
+
+    def __init__(self, config: BlocksConfig) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.width, eps=NORM_EPS)
+        self.norm3 = nn.LayerNorm(config.width, eps=NORM_EPS)
+        self.attn1 = Attention(config, config.width)
+        self.ff = FeedForward(config.width, config.mlp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        x = x + self.attn1(normed, self.attn1.keys_values(normed))
+        return x + self.ff(self.norm3(x))
+
+
+class Mixer(nn.Module):
+    """`vl_self_attention`"""
+
+    def __init__(self, config: BlocksConfig) -> None:
+        super().__init__()
+        self.transformer_blocks = nn.ModuleList(Mixing(config) for _ in range(config.depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.transformer_blocks:
+            x = block(x)
+        return x
+
+
+class Block(nn.Module):
+    """A block of the diffusion transformer. kv_width: that of the prefix, or the block's own."""
+
+    def __init__(self, config: BlocksConfig, kv_width: int) -> None:
+        super().__init__()
+        self.norm1 = Modulated(config.width)
+        self.attn1 = Attention(config, kv_width)
+        self.ff = FeedForward(config.width, config.mlp)
+
+    def forward(
+        self,
+        x: Tensor,
+        condition: Tensor,
+        kv: tuple[Tensor, Tensor] | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """kv: of the prefix; None = the block attends to x itself."""
+        normed = self.norm1(x, condition)
+        x = x + self.attn1(normed, kv or self.attn1.keys_values(normed), mask)
+        return x + self.ff(F.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
+
+
+class TimeMLP(nn.Module):
+    """`timestep_embedder`"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(TIME_WIDTH, width)
+        self.linear_2 = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_2(F.silu(self.linear_1(x)))
+
+
+class TimeEncoder(nn.Module):
+    """Flow times [B] in buckets -> [B, width]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.timestep_embedder = TimeMLP(width)
+
+    def forward(self, t: Tensor) -> Tensor:
+        sin, cos = sinusoid(t, TIME_WIDTH // 2, TIME_WIDTH // 2 - 1)
+        return self.timestep_embedder(
+            torch.cat((cos, sin), dim=-1).to(self.timestep_embedder.linear_1.weight.dtype)
+        )

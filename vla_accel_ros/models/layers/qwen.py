@@ -1,0 +1,95 @@
+"""A Qwen3 decoder, causal, or the first layers of one.
+
+Queries and keys are normalised head by head before the rotary positions. Those are of one dimension,
+or of time, row and column, whose frequencies interleave (Qwen3-VL). Parameter names are Hugging Face's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.config import LlamaConfig
+from vla_accel_ros.models.layers.gemma import rotate
+from vla_accel_ros.models.layers.llama import MLP, RMSNorm
+
+Tables = tuple[Tensor, Tensor]
+
+
+def rotary_tables(positions: Tensor, head_dim: int, theta: float, sections: Sequence[int]) -> Tables:
+    """positions int [B, T], or [3, B, T] with sections -> cos, sin float32 [B, 1, T, head_dim]."""
+    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angles = positions[..., None].float() * (1.0 / theta**exponents)
+    if sections:
+        mixed = angles[0].clone()
+        for axis in (1, 2):
+            places = slice(axis, 3 * sections[axis], 3)
+            mixed[..., places] = angles[axis][..., places]
+        angles = mixed
+    angles = torch.cat((angles, angles), dim=-1)[:, None]
+    return angles.cos(), angles.sin()
+
+
+class Attention(nn.Module):
+    """Grouped-query attention."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.head_dim, self.groups = config.head_dim, config.heads // config.kv_heads
+        self.q_proj = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+        self.q_norm = RMSNorm(config.head_dim, config.norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, config.norm_eps)
+
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
+        q, k, v = (
+            proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k, v = (part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
+        q, k = rotate(q, *tables), rotate(k, *tables)
+        k, v = (part.repeat_interleave(self.groups, dim=1) for part in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """A pre-norm layer."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config.width, config.mlp)
+        self.input_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
+
+    def forward(self, x: Tensor, tables: Tables) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), tables)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Qwen(nn.Module):
+    """The token embedding and the kept layers. normed: whether the result is after the final norm."""
+
+    def __init__(
+        self, config: LlamaConfig, vocab: int, theta: float, sections: Sequence[int], normed: bool
+    ) -> None:
+        super().__init__()
+        self.head_dim, self.theta, self.sections = config.head_dim, theta, sections
+        self.embed_tokens = nn.Embedding(vocab, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
+        self.norm = RMSNorm(config.width, config.norm_eps) if normed else nn.Identity()
+
+    def forward(self, x: Tensor, positions: Tensor, added: Tensor | None = None) -> Tensor:
+        """x [B, T, W]; positions: see rotary_tables; added [n, B, T, W]: added after each of the first n
+        layers. Returns features [B, T, W]."""
+        tables = rotary_tables(positions, self.head_dim, self.theta, self.sections)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, tables)
+            if added is not None and index < len(added):
+                x = x + added[index]
+        return self.norm(x)
