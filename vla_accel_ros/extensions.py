@@ -57,6 +57,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     # In the order in which they are tried: formats that name themselves come first.
     MODEL_FAMILIES: {
         "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
+        "groot": "vla_accel_ros.models.groot.checkpoint:FORMAT",
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",
         "openvla": "vla_accel_ros.models.openvla.checkpoint:FORMAT",
         "orbax": "vla_accel_ros.models.pi.orbax_checkpoint:FORMAT",

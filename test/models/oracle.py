@@ -35,7 +35,16 @@ def fixture_names(*kinds: str) -> list[str]:
 
 def read_arrays(name: str, device: str = "cpu") -> dict[str, Tensor]:
     """The recorded numbers, bfloat16 as float32."""
-    with np.load(FOLDER / f"{name}.npz") as file:
+    return _read(FOLDER / f"{name}.npz", device)
+
+
+def read_folder_arrays(folder: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The recorded numbers of a folder with checkpoints, bfloat16 as float32."""
+    return _read(folder / "oracle.npz", device)
+
+
+def _read(path: Path, device: str) -> dict[str, Tensor]:
+    with np.load(path) as file:
         return {key: _tensor(file[key]).to(device) for key in file.files}
 
 

@@ -1,4 +1,4 @@
-"""Our models against recordings of the unmodified references: openpi (lerobot for guidance) and OpenVLA.
+"""Our models against recordings of the unmodified references: openpi (lerobot for guidance), OpenVLA, GR00T.
 
 VLA_ORACLES=<folder> pytest test/models/test_oracles.py compares them with every recording in a folder;
 without the variable, with those shipped with the tests (oracle.py). pi0 and pi0.5 are computed padded and
@@ -14,6 +14,7 @@ from functools import cache
 import pytest
 import torch
 from closeness import rounding
+from groot_oracle import GrootOracle, groot_names
 from openvla_oracle import OpenVLAOracle
 from oracle import FOLDER, Oracle, fixture_names
 from oracle_agreement import agree, bound, distance, in_half
@@ -26,6 +27,7 @@ from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")
+GROOT_NAMES = groot_names()
 
 
 @cache
@@ -36,6 +38,11 @@ def load(name: str, device: str = "cpu") -> Oracle:
 @cache
 def load_openvla(name: str, device: str) -> OpenVLAOracle:
     return OpenVLAOracle.load(name, device)
+
+
+@cache
+def load_groot(name: str, device: str) -> GrootOracle:
+    return GrootOracle.load(name, device)
 
 
 @cache
@@ -63,6 +70,11 @@ def openvla(request: pytest.FixtureRequest, device: str) -> OpenVLAOracle:
     return load_openvla(request.param, device)
 
 
+@pytest.fixture(params=GROOT_NAMES)
+def groot(request: pytest.FixtureRequest, device: str) -> GrootOracle:
+    return load_groot(request.param, device)
+
+
 @pytest.fixture(autouse=True)
 def without_gradients() -> object:
     with torch.no_grad():
@@ -70,8 +82,9 @@ def without_gradients() -> object:
 
 
 def test_there_is_something_to_compare_with() -> None:
-    assert NAMES or OPENVLA_NAMES, (
-        f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors)"
+    assert NAMES or OPENVLA_NAMES or GROOT_NAMES, (
+        f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors), "
+        "and no folder with one of GR00T (oracle.json, oracle.npz, checkpoint*)"
     )
 
 
@@ -225,3 +238,51 @@ def test_openvla_float32_recordings_computed_in_bfloat16(openvla: OpenVLAOracle,
     in_half(half.image_tokens(), openvla["projected"], openvla.config.dino.depth)
     in_half(half.scores("token by token"), openvla["logits"], layers)
     in_half(half.scores("in one pass"), openvla["logits"], layers)
+
+
+def test_groot_inputs(groot: GrootOracle) -> None:
+    inputs, recorded, prompt = groot.inputs(), groot["pixel_values"], groot.prompt()
+    image = groot["input_ids"][0] == groot.policy.config.image_token
+    assert prompt.image.tolist() == image.tolist()
+    assert inputs.tokens.tolist() == groot["input_ids"][0][~image].tolist()
+    if "position_ids" in groot.arrays:
+        assert prompt.positions.tolist() == groot["position_ids"][1:].tolist()
+    agree(groot, lambda groot: groot.prompt().embeddings, groot["lm_embeds"])
+    assert inputs.more["embodiment"].tolist() == groot["embodiment_id"].tolist()
+    assert distance(inputs.state, groot["state_normalised"][0, 0]) <= rounding(recorded)
+    pixels, frames = inputs.images.flatten(), distinct(groot, recorded)
+    assert distance(pixels.sort().values, frames.sort().values) <= rounding(recorded)
+
+
+def distinct(groot: GrootOracle, recorded: torch.Tensor) -> torch.Tensor:
+    """The recorded pixels, each once: N1.7's patches have two equal frames."""
+    frames = recorded.unflatten(1, (3, 2, -1))[:, :, 0] if recorded.ndim == 2 else recorded
+    return frames.flatten()
+
+
+def test_groot_image_tokens_and_features(groot: GrootOracle) -> None:
+    agree(groot, GrootOracle.image_tokens, groot["vision_tokens"].flatten(0, -2))
+    agree(groot, GrootOracle.features, groot["vl_features"])
+
+
+def test_groot_velocities(groot: GrootOracle) -> None:
+    agree(groot, GrootOracle.velocities, groot["velocity"])
+
+
+@pytest.mark.parametrize("frame", ["", "second_"])
+def test_groot_actions(groot: GrootOracle, frame: str) -> None:
+    if frame and not groot.has_units:
+        pytest.skip("only the first frame's state is recorded as the network gets it")
+    agree(groot, lambda groot: groot.raw(frame), groot[f"{frame}action_pred"])
+    if groot.has_units:
+        agree(groot, lambda groot: groot.actions(frame), groot[f"{frame}actions"][0])
+
+
+def test_groot_float32_recordings_computed_in_bfloat16(groot: GrootOracle, device: str) -> None:
+    if groot.policy.model.dtype != torch.float32:
+        return
+    half = GrootOracle.load(groot.name, device, "bfloat16")
+    in_half(half.image_tokens(), groot["vision_tokens"].flatten(0, -2), groot.policy.config.vision.depth)
+    in_half(half.features(), groot["vl_features"], groot.layers)
+    in_half(half.velocities(), groot["velocity"], groot.layers)
+    in_half(half.raw(), groot["action_pred"], groot.layers)

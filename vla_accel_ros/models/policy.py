@@ -155,6 +155,7 @@ class Policy:
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
             state=self.normalized_state(observation.state).to(self.device),
+            more={name: value.to(self.device) for name, value in host.more.items()},
         )
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from vla_accel_ros.models.checkpoints.conversion import provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 
@@ -36,6 +37,10 @@ def summary(description: Description) -> str:
         line("vision", _vision(config.vision))
         line("language", _language(config))
         line("actions by", f"{_stack(config.expert)}, flow matching")
+    elif isinstance(config, GrootConfig):
+        line("vision", _vision(config.vision))
+        line("language", f"{_stack(config.text)}, {config.vocab} tokens")
+        line("actions by", f"{config.dit.width} x {config.dit.depth} layers, flow matching")
     numbers = sum(math.prod(stored.shape) for stored in description.tensors.values())
     types = Counter[str]()
     for stored in description.tensors.values():
@@ -86,8 +91,8 @@ def prepared(description: Description) -> list[tuple[str, str]]:
 
 
 def _fused(description: Description) -> str:
-    if isinstance(description.config, SmolVLAConfig):
-        return "nothing: no stage of the engine reads parameters of a SmolVLA as one"
+    if isinstance(description.config, SmolVLAConfig | GrootConfig):
+        return f"nothing: no stage of the engine reads parameters of a {description.config.kind} as one"
     parts = [
         (stored.part, stored.bytes) for stored in description.tensors.values() if stored.part is not None
     ]

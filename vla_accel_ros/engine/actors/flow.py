@@ -324,9 +324,9 @@ class FlowActor:
             step_dt_s=prefix.embodiment.step_dt_s,
             kv_version=prefix.version,
             request_id=request.number,
-            update_magnitudes=made.magnitudes[-1, 0],
+            update_magnitudes=made.magnitudes[-1, 0, : len(actions)],
             agreement=request.agreement,
             state=request.state,
-            step_magnitudes=made.magnitudes[:, 0],
+            step_magnitudes=made.magnitudes[:, 0, : len(actions)],
             step_states=np.stack(doing.step_states) if doing.step_states else None,
         )

@@ -145,7 +145,7 @@ def find_format(contents: Contents) -> Format:
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
     inner = _newest_within(contents.folder)
-    mend = f"give the folder of a {', '.join(('pi0', 'pi0.5', 'OpenVLA', *added))} or SmolVLA"
+    mend = f"give the folder of a {', '.join(('pi0', 'pi0.5', 'OpenVLA', 'GR00T', *added))} or SmolVLA"
     if inner:
         mend = f"give {inner}"
     elif pickled:

@@ -38,11 +38,16 @@ from vla_accel_ros.models.pi.training import ask
 
 SMALL = (
     "assets/**/norm_stats.json",
+    "backbone/*",
     "dataset_statistics.json",
+    "eagle_assets/*",
+    "embodiment_id.json",
     "paligemma_tokenizer.model",
     "policy_*.json",
     "policy_*.safetensors",
     "preprocessor_config.json",
+    "processor_config.json",
+    "statistics.json",
     "tokenizer*",
     "tokenizer/*",
     "train_config.json",

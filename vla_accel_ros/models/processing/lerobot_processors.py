@@ -86,7 +86,7 @@ def read_lerobot_normalizers(
     whose statistics replace the saved ones, in the same modes.
     Raises ValueError if a file, a step or a number is missing, malformed or unknown.
     """
-    input_steps, output_steps = _steps(folder / BEFORE), _steps(folder / AFTER)
+    input_steps, output_steps = read_steps(folder / BEFORE), read_steps(folder / AFTER)
     for file, steps in ((BEFORE, input_steps), (AFTER, output_steps)):
         unknown = [
             step.name for step in steps if step.name not in {*known, *TRANSPORT, NORMALIZER, UNNORMALIZER}
@@ -106,7 +106,7 @@ def read_lerobot_normalizers(
 def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of (states, actions), float64 [2, D] each, whichever statistics
     normalise. dataset: as in read_lerobot_normalizers. Raises ValueError if they are not there."""
-    steps = [step for step in _steps(folder / BEFORE) if step.name == NORMALIZER]
+    steps = [step for step in read_steps(folder / BEFORE) if step.name == NORMALIZER]
     other = None if dataset is None else _read_dataset(dataset)
     moments = []
     for key in ("observation.state", "action"):
@@ -123,7 +123,7 @@ def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.n
 def check_prompt_steps(folder: Path, kind: str, max_prompt: int) -> None:
     """Raise ValueError unless there is a step that writes the prompt of this kind of policy, and no prompt of
     up to max_prompt tokens is cut."""
-    names, steps = PROMPT_STEPS[kind], _steps(folder / BEFORE)
+    names, steps = PROMPT_STEPS[kind], read_steps(folder / BEFORE)
     for step in steps:
         cut = step.config.get("max_length", max_prompt)
         if step.name == TOKENIZER and (not isinstance(cut, int) or cut < max_prompt):
@@ -146,8 +146,8 @@ def read_relative(folder: Path, width: int, config: Mapping[str, Any]) -> np.nda
     part of its name.
     Raises ValueError if the files disagree or a field is malformed.
     """
-    relative_steps = [step for step in _steps(folder / BEFORE) if step.name == RELATIVE]
-    absolute_steps = [step for step in _steps(folder / AFTER) if step.name == ABSOLUTE]
+    relative_steps = [step for step in read_steps(folder / BEFORE) if step.name == RELATIVE]
+    absolute_steps = [step for step in read_steps(folder / AFTER) if step.name == ABSOLUTE]
     declared = config.get("use_relative_actions")
     if not relative_steps and not absolute_steps:
         if declared not in (None, False):
@@ -199,7 +199,7 @@ def read_names(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     joints, () if the folder has none. Raises ValueError if a field is malformed."""
     file = folder / BEFORE
     images, joints = dict[str, str](), tuple[str, ...]()
-    for step in _steps(file):
+    for step in read_steps(file):
         renamed = step.config.get("rename_map") or {}
         if step.name == RENAME:
             if not isinstance(renamed, dict) or not all(isinstance(name, str) for name in renamed.values()):
@@ -219,7 +219,7 @@ def read_image_statistics(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarra
     """Return mean and standard deviation of each camera's pixels in training, float64 [3] of 0..1, by the
     name of the image; empty for a folder that does not have them. lerobot saves them unused. By default it
     puts ImageNet's in place of the data set's (use_imagenet_stats), which say nothing and are left out."""
-    steps = _steps(folder / BEFORE) if (folder / BEFORE).is_file() else []
+    steps = read_steps(folder / BEFORE) if (folder / BEFORE).is_file() else []
     file = next((step.state_file for step in steps if step.name == NORMALIZER and step.state_file), None)
     if file is None or not file.is_file():
         return {}
@@ -242,7 +242,7 @@ def normalisation_modes(folder: Path) -> str:
     """Return how state and actions are normalised, in words."""
     modes = []
     for file, name, kind in ((BEFORE, NORMALIZER, "STATE"), (AFTER, UNNORMALIZER, "ACTION")):
-        steps = [step for step in _steps(folder / file) if step.name == name]
+        steps = [step for step in read_steps(folder / file) if step.name == name]
         norm_map = steps[0].config.get("norm_map") if steps else None
         modes.append(str(norm_map.get(kind, "IDENTITY")) if isinstance(norm_map, dict) else "IDENTITY")
     return f"state {modes[0]}, actions {modes[1]} (lerobot's names), epsilon {EPS:g}"
@@ -262,7 +262,8 @@ def _migrate(folder: Path) -> str:
     return f"python -m lerobot.processor.migrate_policy_normalization --pretrained-path {folder}"
 
 
-def _steps(file: Path) -> list[Step]:
+def read_steps(file: Path) -> list[Step]:
+    """Return the steps of a processor. Raises ValueError if the file or a known step is malformed."""
     if not file.is_file():
         raise ValueError(
             f"{file} is not there; copy it, or for a policy saved by lerobot before 0.4 run "

@@ -1,0 +1,182 @@
+"""Read the folders in which NVIDIA and lerobot save a GR00T N1.7 or N1.5.
+
+NVIDIA's: `config.json` (model_type Gr00tN1d7 or gr00t_n1_5) and safetensors; N1.7 with
+`processor_config.json`, `statistics.json` and `embodiment_id.json`. lerobot's: `config.json` (type groot),
+`model.safetensors` with every name behind `_groot_model.`, and two processors. The tokenizer is the
+backbone's: in `backbone/` (N1.7), or in `eagle_assets/` (N1.5). The embodiment is chosen as a checkpoint's
+statistics are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing
+from vla_accel_ros.models.checkpoints.fields import OURS
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    action_size,
+    filled,
+    renamed,
+)
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
+from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.groot.assets import MODEL_TYPES, Assets, is_lerobots, read_assets
+from vla_accel_ros.models.groot.config import KINDS, N1_7, GrootConfig
+from vla_accel_ros.models.groot.embodiment import Settings, read_settings
+from vla_accel_ros.models.groot.model import ROOTS, Groot, stored_names
+from vla_accel_ros.models.groot.policy import GrootPolicy
+from vla_accel_ros.models.groot.prompt import check_tokenizer
+from vla_accel_ros.models.groot.sizes import infer_groot
+from vla_accel_ros.models.groot.units import Range
+from vla_accel_ros.models.processing.conventions import LEROBOT as CONVENTIONS
+from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_qwen_tokenizer
+
+
+def holds(contents: Contents) -> bool:
+    """Return whether config.json names a GR00T that is computed here."""
+    is_nvidias = contents.config.get("model_type") in MODEL_TYPES or contents.kind in KINDS
+    return is_nvidias or is_lerobots(contents)
+
+
+def load(contents: Contents, options: Options) -> GrootPolicy:
+    """See checkpoint.load_policy."""
+    folder, assets, settings, config = _read(contents, options.statistics, options.normalize)
+    tokenizer = _tokenizer(assets, config, folder)
+    width = action_size(settings.units.actions.size, config.action_dim, folder)
+    relative = settings.units.relative if settings.units.actions.size else None
+    mask = options.actions(relative, width, str(folder))
+
+    def read_weights() -> Groot:
+        return load_groot_model(contents.table, config, assets.root, contents.weights, options)
+
+    model = options.network(config, str(folder), read_weights)
+    identity = Normalizer.identity()
+    return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=CONVENTIONS, settings=settings)
+
+
+def load_groot_model(
+    table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path, options: Options
+) -> Groot:
+    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
+    listing every tensor that does not fit."""
+    names = check_groot(table, config, root, where)
+    with on_meta():
+        model = Groot(config).to(options.dtype)
+    return filled(model, table, {stored: name for name, stored in names.items()}, where, options)
+
+
+def check_groot(table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path) -> dict[str, str]:
+    """Return our names -> the table's. Raises one ValueError that lists every difference between the tensors
+    and the model."""
+    with on_meta():
+        parameters = dict(Groot(config).named_parameters())
+    names = stored_names(list(parameters), config.kind, root)
+    head, embedding = (root + ROOTS[config.kind][part] for part in ("lm_head.", "language_model."))
+    tied = {f"{head}weight", f"{embedding}embed_tokens.weight"}
+    if names["language_model.embed_tokens.weight"] not in table and f"{head}weight" in table:
+        names["language_model.embed_tokens.weight"] = f"{head}weight"
+    shapes = {names[name]: tuple(parameter.shape) for name, parameter in parameters.items()}
+    pooling, layers = root + ROOTS[config.kind]["visual."] + "head.", f"{embedding}layers."
+    final = f"{embedding}norm.weight" if config.kind == N1_7 else ""
+
+    def unused(name: str) -> bool:
+        number = name.removeprefix(layers).split(".")[0] if name.startswith(layers) else ""
+        cut = number.isdecimal() and int(number) >= config.text.depth
+        return cut or name in tied or name == final or (config.kind != N1_7 and name.startswith(pooling))
+
+    check_table(table, shapes, unused, where)
+    return names
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description; the statistics are those of an embodiment."""
+    missing, folder = Missing(), contents.folder
+    assets = read_assets(contents)
+    settings = missing.read(read_settings, contents, assets, statistics)
+    if settings is None:  # which embodiment is open, or its units are incomplete
+        settings = read_settings(contents, assets, statistics, normalize=False)
+    config = _config(contents, assets, settings)
+    missing.read(_tokenizer, assets, config, folder)
+    missing.read(check_groot, contents.table, config, assets.root, contents.weights)
+    units = settings.units
+    notes = [f"embodiment '{settings.tag}', number {settings.number} of {config.embodiments}"]
+    if units.steps is not None and units.steps < config.horizon:
+        notes.append(f"the first {units.steps} of {config.horizon} actions in a chunk are this embodiment's")
+    steps = assets.head.get("num_inference_timesteps")
+    if steps is not None:
+        notes.append(f"num_inference_timesteps is {steps}: set `steps` to it")
+    relative = units.relative if units.actions.size else None
+    return Description(
+        folder,
+        f"GR00T of {'lerobot' if assets.root else 'NVIDIA'}, safetensors",
+        replace(config, image_names=settings.cameras),
+        contents.tensors,
+        _ends(units.state),
+        _ends(units.actions),
+        "to -1..1 between the range in training" + (", cut to it" if units.actions.clips else ""),
+        relative=relative,
+        other_actions=f"{', '.join(units.poses)}: pose of a hand" if units.poses else "",
+        statistics=settings.tags,
+        notes=tuple(notes),
+        missing=tuple(missing.sentences),
+    )
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; with the folder's own names."""
+    _, assets, _, config = _read(contents, None, False)
+    names = check_groot(contents.table, config, assets.root, contents.weights)
+    return renamed(contents.table, {name: name for name in names.values()})
+
+
+def _read(
+    contents: Contents, statistics: str | None, normalize: bool
+) -> tuple[Path, Assets, Settings, GrootConfig]:
+    check_merged(contents.folder, contents.tensors)
+    assets = read_assets(contents)
+    settings = read_settings(contents, assets, statistics, normalize)
+    return contents.folder, assets, settings, _config(contents, assets, settings)
+
+
+def _config(contents: Contents, assets: Assets, settings: Settings) -> GrootConfig:
+    """The sizes: "vla_accel_ros" of `config.json` if present, else inferred; the cameras are those of all
+    embodiments, so that they share one network."""
+    where = contents.folder / "config.json"
+    try:
+        if contents.kind:
+            config = GrootConfig.from_json(contents.config[OURS])
+            return replace(config, image_names=settings.all_cameras, views=settings.views)
+        shapes = {name.removeprefix(assets.root): stored.shape for name, stored in contents.table.items()}
+        return infer_groot(shapes, assets, settings.geometry, settings.all_cameras, settings.views)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _tokenizer(assets: Assets, config: GrootConfig, folder: Path) -> JsonTokenizer:
+    if assets.words is None:
+        raise ValueError(
+            f"{folder} has no backbone/tokenizer.json; copy the one of {assets.head.get('model_name')} there."
+        )
+    tokenizer = load_qwen_tokenizer(assets.words, config.vocab)
+    check_tokenizer(tokenizer, config)
+    return tokenizer
+
+
+def _ends(trained: Range) -> np.ndarray:
+    """float64 [2, D]: the range in training, over all steps of a chunk."""
+    if not trained.size:
+        return NOTHING
+    low, high = (np.atleast_2d(end).astype(np.float64) for end in (trained.low, trained.high))
+    return np.stack((low.min(axis=0), high.max(axis=0)))
+
+
+FORMAT = Format("GR00T", holds, describe, load, weights)

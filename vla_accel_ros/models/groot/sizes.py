@@ -1,0 +1,157 @@
+"""Infer a GR00T's sizes from the shapes of its tensors and the small files that name the rest.
+
+Tensors do not show the widths of heads, the layers whose features skip, and the rotary positions; assets.py
+finds the files that do. All other sizes come from the shapes, so that a wrong file is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vla_accel_ros.models.config import BlocksConfig, LlamaConfig, VisionConfig
+from vla_accel_ros.models.groot.assets import Assets, part
+from vla_accel_ros.models.groot.config import MOST_ASPECT, N1_5, GrootConfig, whole_numbers
+from vla_accel_ros.models.groot.model import ROOTS
+from vla_accel_ros.models.groot.pixels import Geometry
+from vla_accel_ros.models.inferred import Shapes, axes, depth, siglip, stack, whole
+
+NORM_EPS = 1e-6
+MAX_PROMPT = 192
+"""Most tokens of a prompt beside its images: an instruction of some 150 words."""
+
+
+def infer_groot(
+    shapes: Shapes, assets: Assets, geometry: Geometry, names: tuple[str, ...], views: int
+) -> GrootConfig:
+    """Return the sizes. shapes: with NVIDIA's names. names: of all cameras; views: the most of one
+    embodiment. Raises ValueError if a tensor is missing or a field is no number."""
+    try:
+        return _infer(shapes, assets, geometry, names, views)
+    except KeyError as error:
+        raise ValueError(
+            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
+            "folder that a GR00T was saved in."
+        ) from error
+
+
+def _infer(
+    shapes: Shapes, assets: Assets, geometry: Geometry, names: tuple[str, ...], views: int
+) -> GrootConfig:
+    roots, backbone, old = ROOTS[assets.kind], assets.backbone, assets.kind == N1_5
+    head = "action_head."
+    vision = _old_vision(shapes, assets) if old else _vision(shapes, assets)
+    merge, connector = _connector(shapes, assets, vision) if old else (_merge(shapes, vision), 2)
+    embodiments, state_dim, hidden = axes(shapes, f"{head}state_encoder.layer1.W", 3)
+    return GrootConfig(
+        kind=assets.kind,
+        vision=vision,
+        merge=merge,
+        taps=() if old else whole_numbers(part(backbone, "vision_config.deepstack_visual_indexes"), "taps"),
+        connector=connector,
+        text=_text(shapes, roots["language_model."], assets),
+        theta=_theta(backbone),
+        sections=() if old else _sections(backbone),
+        vocab=_vocab(shapes, roots),
+        image_token=whole(backbone, "image_token_index" if old else "image_token_id", least=0),
+        mixer=_blocks(shapes, f"{head}vl_self_attention.", assets.head, "vl_self_attention_cfg"),
+        dit=_blocks(shapes, f"{head}model.", assets.head, "diffusion_model_cfg"),
+        dit_out=axes(shapes, f"{head}model.proj_out_2.weight", 2)[0],
+        hidden=hidden,
+        embodiments=embodiments,
+        future=axes(shapes, f"{head}future_tokens.weight", 2)[0] if old else 0,
+        positions=axes(shapes, f"{head}position_embedding.weight", 2)[0],
+        buckets=whole(assets.head, "num_timestep_buckets"),
+        action_dim=axes(shapes, f"{head}action_encoder.W1.W", 3)[1],
+        state_dim=state_dim,
+        horizon=whole(assets.head, "action_horizon"),
+        image_tokens=_image_tokens(geometry, vision.patch * merge),
+        max_prompt=MAX_PROMPT,
+        image_names=names,
+        views=views,
+    )
+
+
+def _text(shapes: Shapes, root: str, assets: Assets) -> LlamaConfig:
+    """The layers that are kept; a file may have more."""
+    head_dim = axes(shapes, f"{root}layers.0.self_attn.q_norm.weight", 1)[0]
+    eps = float(part(assets.backbone, "text_config.rms_norm_eps", NORM_EPS))
+    text = stack(LlamaConfig, shapes, root, head_dim, norm_eps=eps)
+    return replace(text, depth=min(text.depth, assets.layers or text.depth))
+
+
+def _vision(shapes: Shapes, assets: Assets) -> VisionConfig:
+    root = ROOTS[assets.kind]["visual."]
+    places, width = axes(shapes, f"{root}pos_embed.weight", 2)
+    patch = axes(shapes, f"{root}patch_embed.proj.weight", 5)[-1]
+    return VisionConfig(
+        width=width,
+        depth=depth(shapes, f"{root}blocks."),
+        mlp=axes(shapes, f"{root}blocks.0.mlp.linear_fc1.weight", 2)[0],
+        heads=whole(part(assets.backbone, "vision_config", {}), "num_heads"),
+        image_size=patch * round(places**0.5),
+        patch=patch,
+    )
+
+
+def _merge(shapes: Shapes, vision: VisionConfig) -> int:
+    joined = axes(shapes, "backbone.model.model.visual.merger.linear_fc1.weight", 2)[1]
+    return round((joined / vision.width) ** 0.5)
+
+
+def _old_vision(shapes: Shapes, assets: Assets) -> VisionConfig:
+    root = ROOTS[N1_5]["visual."]
+    width = axes(shapes, f"{root}embeddings.patch_embedding.weight", 4)[0]
+    heads = whole(part(assets.backbone, "vision_config", {}), "num_attention_heads")
+    return siglip(shapes, root, max(1, width // heads))
+
+
+def _connector(shapes: Shapes, assets: Assets, vision: VisionConfig) -> tuple[int, int]:
+    """(merge, connector) of N1.5: one linear layer, or a norm and two, perhaps after joining patches."""
+    layers = 1 if len(shapes["backbone.eagle_model.mlp1.0.weight"]) == 2 else 2
+    joined = axes(shapes, f"backbone.eagle_model.mlp1.{layers - 1}.weight", 2)[1]
+    return round((joined / vision.width) ** 0.5), layers
+
+
+def _blocks(shapes: Shapes, root: str, head: Mapping[str, Any], field: str) -> BlocksConfig:
+    first, settings = f"{root}transformer_blocks.0.", part(head, field, {})
+    mlp, width = axes(shapes, f"{first}ff.net.0.proj.weight", 2)
+    return BlocksConfig(
+        width=width,
+        depth=depth(shapes, f"{root}transformer_blocks."),
+        mlp=mlp,
+        heads=whole(settings, f"{field}.num_attention_heads"),
+        head_dim=whole(settings, f"{field}.attention_head_dim"),
+    )
+
+
+def _vocab(shapes: Shapes, roots: Mapping[str, str]) -> int:
+    """Of the token embedding, which lerobot may have saved under its other name."""
+    name = f"{roots['language_model.']}embed_tokens.weight"
+    return axes(shapes, name if name in shapes else f"{roots['lm_head.']}weight", 2)[0]
+
+
+def _theta(backbone: Mapping[str, Any]) -> float:
+    theta = part(backbone, "text_config.rope_parameters.rope_theta", part(backbone, "text_config.rope_theta"))
+    if not isinstance(theta, int | float) or isinstance(theta, bool) or theta <= 1:
+        raise ValueError(f"text_config.rope_theta is {theta!r}; it must be a number above 1.")
+    return float(theta)
+
+
+def _sections(backbone: Mapping[str, Any]) -> tuple[int, ...]:
+    names = ("rope_parameters", "rope_scaling")
+    values = [part(backbone, f"text_config.{name}.mrope_section") for name in names]
+    sections = whole_numbers(next((value for value in values if value), None), "text_config.mrope_section")
+    if len(sections) != 3:
+        raise ValueError(f"text_config.mrope_section is {list(sections)}; it must have three numbers.")
+    return sections
+
+
+def _image_tokens(geometry: Geometry, block: int) -> int:
+    """Most tokens of an image, up to MOST_ASPECT times as long as wide."""
+    edge = geometry.edge
+    return max(
+        height * width // block**2
+        for height, width in (geometry.size(edge, edge), geometry.size(edge, MOST_ASPECT * edge))
+    )

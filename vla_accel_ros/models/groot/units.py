@@ -1,0 +1,138 @@
+"""States and actions of one embodiment: between a robot's units and the network's -1..1.
+
+A vector is groups of numbers in a fixed order, each mapped from its range in training; a number that did not
+move becomes 0. Groups of actions may be relative to the state at the observation: numbers by a difference, a
+hand's pose by a displacement in the hand's own frame, which is composed in float64. Relative actions have a
+range for every step of a chunk. A pose is x, y, z [m] and the first two rows of a rotation matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+POSE = 9
+"""Numbers of a pose."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """low, high float32 [D], or [steps, D]. clips: whether numbers beyond are cut to it."""
+
+    low: np.ndarray
+    high: np.ndarray
+    clips: bool
+
+    @property
+    def size(self) -> int:
+        """D"""
+        return self.low.shape[-1]
+
+    def normalize(self, x: np.ndarray) -> np.ndarray:
+        """float32 [..., D'] -> -1..1, D' at most D."""
+        low, high = self._of(x)
+        moves = high != low
+        out = 2 * (np.asarray(x, np.float32) - low) / np.where(moves, high - low, np.float32(1)) - 1
+        out = np.where(moves, out, np.float32(0))
+        return np.clip(out, -1.0, 1.0) if self.clips else out
+
+    def unnormalize(self, x: np.ndarray) -> np.ndarray:
+        """Inverse of normalize, for [steps, D]; a number that did not move is where it was."""
+        low, high = self._of(x)
+        x = np.clip(x, -1.0, 1.0) if self.clips else x
+        return (x + 1) * np.float32(0.5) * (high - low) + low
+
+    def _of(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(len(x)) if self.low.ndim == 2 else slice(None)
+        return self.low[rows][..., : x.shape[-1]], self.high[rows][..., : x.shape[-1]]
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Actions [start, start + size) that are relative to the state's numbers from `state` on. pose: a hand's
+    pose, composed, instead of numbers, added."""
+
+    name: str
+    start: int
+    size: int
+    state: int
+    pose: bool
+
+
+@dataclass(frozen=True)
+class Units:
+    """state, actions: their ranges in training; size 0 = unknown, numbers pass as they are. relatives:
+    groups of actions that are relative to the state. steps: rows of a chunk that are meant for this
+    embodiment. poses: names of the groups that are a hand's pose."""
+
+    state: Range
+    actions: Range
+    relatives: tuple[Relative, ...] = ()
+    steps: int | None = None
+    poses: tuple[str, ...] = ()
+
+    @property
+    def relative(self) -> np.ndarray:
+        """bool [D]: which actions are numbers that the state is added to; poses are absolute when they are
+        given."""
+        mask = np.zeros(self.actions.size, np.bool_)
+        for group in self.relatives:
+            mask[group.start : group.start + group.size] = not group.pose
+        return mask
+
+    @property
+    def least_state(self) -> int:
+        """Numbers that a state must have at least."""
+        return max((group.state + group.size for group in self.relatives), default=1)
+
+    def to_robot(self, raw: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Actions of the network float32 [H, A] -> absolute float64 [steps, D]; state [D'], not
+        normalised."""
+        raw = raw[: self.steps, : self.actions.size or None]
+        out = np.asarray(self.actions.unnormalize(raw) if self.actions.size else raw, np.float64)
+        for group, part, origin in self._relatives(out, state):
+            out[:, part] = _composed(origin, out[:, part]) if group.pose else out[:, part] + origin
+        return out
+
+    def to_network(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Inverse of to_robot: absolute [h, D] -> float32 [h, D]."""
+        out = np.array(actions, np.float64)
+        for group, part, origin in self._relatives(out, state):
+            out[:, part] = _displaced(origin, out[:, part]) if group.pose else out[:, part] - origin
+        return self.actions.normalize(out.astype(np.float32)) if self.actions.size else out.astype(np.float32)
+
+    def _relatives(self, out: np.ndarray, state: np.ndarray) -> list[tuple[Relative, slice, np.ndarray]]:
+        origin = np.asarray(state, np.float64)
+        return [
+            (
+                group,
+                slice(group.start, group.start + group.size),
+                origin[group.state : group.state + group.size],
+            )
+            for group in self.relatives
+            if group.start + group.size <= out.shape[1]
+        ]
+
+
+def rotation(rows: np.ndarray) -> np.ndarray:
+    """The first two rows of a rotation matrix [..., 6], made orthonormal -> [..., 3, 3]."""
+    first, second = rows[..., :3], rows[..., 3:]
+    first = first / np.linalg.norm(first, axis=-1, keepdims=True)
+    second = second - (first * second).sum(-1, keepdims=True) * first
+    second = second / np.linalg.norm(second, axis=-1, keepdims=True)
+    return np.stack((first, second, np.cross(first, second)), axis=-2)
+
+
+def _composed(hand: np.ndarray, displacement: np.ndarray) -> np.ndarray:
+    """The poses [H, 9] that these displacements in the frame of the hand [9] lead to."""
+    turn = rotation(hand[3:])
+    position = hand[:3] + displacement[:, :3] @ turn.T
+    return np.concatenate((position, (turn @ rotation(displacement[:, 3:]))[:, :2].reshape(-1, 6)), axis=1)
+
+
+def _displaced(hand: np.ndarray, poses: np.ndarray) -> np.ndarray:
+    """Inverse of _composed."""
+    turn = rotation(hand[3:])
+    position = (poses[:, :3] - hand[:3]) @ turn
+    return np.concatenate((position, (turn.T @ rotation(poses[:, 3:]))[:, :2].reshape(-1, 6)), axis=1)
