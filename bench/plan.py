@@ -40,7 +40,7 @@ from vla_accel_ros.tools.tune.row_pieces import products
 def options(add: Callable[..., Any]) -> None:
     add("--recorded", action="store_true", help="against what is measured already, also on a GPU")
     add("--tuned", type=Path, metavar="FILE", help="print what `vla tune` timed for a device file")
-    add("--kinds", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
+    add("--kinds", nargs="+", choices=tuple(tiny_models()), default=tuple(tiny_models()))
     add("--views", nargs="+", type=int, default=(1, 2, 3))
     add("--prompt", type=int, default=20, help="tokens (default: %(default)s)")
     add("--runs", type=int, default=50, help="replays of each (default: %(default)s)")

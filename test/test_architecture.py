@@ -48,8 +48,10 @@ WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recordi
 NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
     "fleet.replicas.local",  # has an engine
+    "planning.groot",
     "planning.measure",  # micro-benchmarks
     "planning.micro",
+    "planning.networks",
     "planning.stages",  # runs modules on meta tensors
     "planning.trace",
 }

@@ -24,8 +24,8 @@ from vla_accel_ros.models.openvla.config import OPENVLA_7B
 from vla_accel_ros.models.pi.weights import empty_pi, finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory, parts
+from vla_accel_ros.planning.networks import weight_parts
 from vla_accel_ros.planning.sizes import MODELS
-from vla_accel_ros.planning.stages import weight_parts
 from vla_accel_ros.planning.work import Work
 from vla_accel_ros.tools.bench.subjects import random_model
 

@@ -26,8 +26,9 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.planning.networks import network, weight_parts
 from vla_accel_ros.planning.operations import GATED, ROWS, Kind, Op, product, total_flops
-from vla_accel_ros.planning.stages import network, operations, weight_parts
+from vla_accel_ros.planning.stages import operations
 from vla_accel_ros.planning.work import ENGINE_PRECISIONS, Sizes, Work, check_work
 
 VISION = VisionConfig(width=24, depth=3, mlp=40, heads=4, image_size=28, patch=7)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
@@ -73,7 +74,7 @@ def memory(
     chunks. keep_exact: see engine.config. text: whether pi0 or pi0.5 answers questions, for which int8 and
     int4 also copy the prefix stack."""
     pixels = 0 if device.unified else work.views * work.batch * 3 * frame[0] * frame[1]
-    from vla_accel_ros.planning.stages import weight_parts  # needs torch
+    from vla_accel_ros.planning.networks import weight_parts  # needs torch
 
     return Memory(
         weights=sum(weight_parts(sizes).values()),
@@ -109,7 +110,7 @@ def parts(
     sizes: Sizes, work: Work, text: bool = False, keep_exact: bool = True
 ) -> dict[str, tuple[int, int, int]]:
     """Return the bytes of weights, of copies, and of what is given up (negative), by part of the model."""
-    from vla_accel_ros.planning.stages import weight_parts  # needs torch
+    from vla_accel_ros.planning.networks import weight_parts  # needs torch
 
     copied = _copies(sizes, work, text, keep_exact)
     dropped = {} if keep_exact else _given_up(sizes, work)
@@ -121,7 +122,7 @@ def parts(
 
 
 def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str, int]:
-    if work.precision.startswith("all-"):
+    if work.precision.startswith("all-") or isinstance(sizes, GrootConfig):
         return {}
     if isinstance(sizes, SmolVLAConfig):
         own, crossing = sizes.expert, len(sizes.crossing)
@@ -171,7 +172,7 @@ def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
 def _building(sizes: Sizes, work: Work) -> int:
     """Return the temporaries of quantisation. Fusing needs a matrix too, but before the pool and the buffers
     exist."""
-    if isinstance(sizes, SmolVLAConfig):
+    if isinstance(sizes, SmolVLAConfig | GrootConfig):
         return 0
     kinds = (work.dtypes(name).weights for name in ("encode", "prefill", "denoise", "decode"))
     return max(QUANTISING.get(kind, 0) for kind in kinds)
@@ -210,6 +211,12 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
         stack = 2 * rows * (3 * g.width + 2 * _qkv(g) + 3 * g.mlp)
         towers = sum(_plain_tower(v, 1) for v in (sizes.dino, sizes.siglip))
         return stack + max(towers, 0) + 2 * slots * sizes.max_tokens * g.width
+    if isinstance(
+        sizes, GrootConfig
+    ):  # a layer's temporaries of the longest prefix, and the images' features
+        rows, t = sizes.max_tokens, sizes.text
+        kept = 2 * slots * sizes.views * sizes.image_tokens * t.width * (1 + len(sizes.taps))
+        return 2 * rows * (8 * t.width + 3 * t.mlp) + _plain_tower(sizes.vision, 1) + kept
     return _flow_buffers(sizes, work, slots, seats)
 
 

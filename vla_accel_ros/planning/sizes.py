@@ -11,16 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.planning.work import Sizes
 
-MODELS: dict[str, Sizes] = {"pi0": PI0, "pi05": PI05, "openvla": OPENVLA_7B, "smolvla": SMOLVLA}
+MODELS: dict[str, Sizes] = {
+    "pi0": PI0,
+    "pi05": PI05,
+    "openvla": OPENVLA_7B,
+    "smolvla": SMOLVLA,
+    "groot_n1_7": GROOT_N1_7,
+    "groot_n1_5": GROOT_N1_5,
+}
 """The published sizes of each family."""
 _READ: dict[str, Callable[[Any], Sizes]] = {
     "openvla": OpenVLAConfig.from_json,
     "smolvla": SmolVLAConfig.from_json,
+    "groot_n1_7": GrootConfig.from_json,
+    "groot_n1_5": GrootConfig.from_json,
 }
 KEY = "vla_accel_ros"
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.layers.gemma import KV, rotary_tables, rotate
 from vla_accel_ros.models.layers.gemma import attention as attend
-from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.pi.weights import empty_pi
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
-from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.planning import groot
+from vla_accel_ros.planning.networks import network
 from vla_accel_ros.planning.operations import (
     PACKED,
     PLAIN,
@@ -47,45 +47,13 @@ OUTPUTS, ROUNDED = ("o", "proj"), ("o", "down", "fc2")
 NORMS, MOVES = ("mean.", "native_layer_norm."), ("cat.", "mul.Tensor")
 
 
-@lru_cache(4)
-def network(sizes: Sizes) -> Any:
-    """Return the family's plain modules on the meta device, as loaded in bfloat16."""
-    if isinstance(sizes, PiConfig):
-        return empty_pi(sizes, torch.bfloat16)
-    if isinstance(sizes, OpenVLAConfig):
-        return empty_openvla(sizes, torch.bfloat16)
-    with torch.device("meta"):
-        return SmolVLA(sizes).set_precision(torch.bfloat16)
-
-
-def weight_parts(sizes: Sizes) -> dict[str, int]:
-    """Return the bytes of the parameters as loaded in bfloat16, by part of the model. modulation: the layers
-    that compute scale, shift and gate of pi0.5's norms from the flow time."""
-    if isinstance(sizes, SmolVLAConfig):
-        return {"all": sum(parameter.nbytes for parameter in network(sizes).parameters())}
-    parts: Counter[str] = Counter()
-    for name, parameter in network(sizes).named_parameters():
-        parts[_part(name, parameter.ndim)] += parameter.nbytes
-    return dict(parts)
-
-
-def _part(name: str, dimensions: int) -> str:
-    if "vision" in name or "projector" in name:
-        return "encoder"
-    if "embed_tokens" in name or "lm_head" in name:
-        return "words"
-    if ".dense." in name:
-        return "modulation"
-    if ".layers." in name and dimensions > 1:
-        return "expert" if "gemma_expert" in name else "prefix"
-    return "norms and ends"
-
-
 def operations(sizes: Sizes, work: Work) -> Stages:
     """Return the operations of every stage, for one frame and one chunk of each of work.batch robots; decode:
     for one token each."""
     if isinstance(sizes, PiConfig):
         return _pi(sizes, work)
+    if isinstance(sizes, GrootConfig):
+        return _groot(sizes, work)
     return _openvla(sizes, work) if isinstance(sizes, OpenVLAConfig) else _smolvla(sizes, work)
 
 
@@ -160,6 +128,15 @@ def _smolvla(sizes: SmolVLAConfig, work: Work) -> Stages:
         "denoise": tuple(op.times(work.steps) for op in denoise if op.name != "place"),
         "decode": (),
     }
+
+
+def _groot(sizes: GrootConfig, work: Work) -> Stages:
+    """Plain stages; frames and chunks of several robots are computed one by one."""
+    ops = {
+        name: tuple(op.times(work.batch) for op in _plain(calls, EXACT))
+        for name, calls in groot.calls(network(sizes), sizes, work).items()
+    }
+    return {**ops, "denoise": tuple(op.times(work.steps) for op in ops["denoise"]), "decode": ()}
 
 
 @lru_cache(64)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.operations import Op
 
-Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig
+Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | GrootConfig
 ACTION_TOKENS = 7
 """Tokens of an action of OpenVLA."""
 
@@ -106,7 +107,8 @@ class Work:
 
 LACKING: Mapping[type, tuple[str, ...]] = {
     OpenVLAConfig: ("fp8", "w8a8-int4"),
-    SmolVLAConfig: tuple(name for name in ENGINE_PRECISIONS if name != "exact"),
+    SmolVLAConfig: ENGINE_PRECISIONS[1:],
+    GrootConfig: ENGINE_PRECISIONS[1:],
 }
 """The engine's precisions that a family lacks (engine.options)."""
 

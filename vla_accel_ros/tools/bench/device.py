@@ -28,6 +28,8 @@ FAST_FIRST = ("exact", "fp8", "int8", "w8a8", "w8a8-int4", "int4")
 SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "int8", "int4")
 """Precisions by usefulness, on GPUs with stacked memory and on others; the last ones are left out if time
 runs short."""
+KINDS = tuple(name for name in MODELS if not name.startswith("groot"))
+"""Families with stages of kernels."""
 NO_GPU = "torch sees no CUDA device here; --small tries the command with tiny models on a CPU."
 
 
@@ -35,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the subcommand's options."""
     add = parser.add_argument
     add("--small", action="store_true", help="tiny models on the CPU, whose times mean nothing")
-    add("--kinds", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="(default: all)")
+    add("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="(default: all)")
     add("--views", nargs="+", type=int, default=[1, 2, 3], help="cameras (default: 1 2 3)")
     add("--runs", type=int, default=50, help="replays of each stage (default: %(default)s)")
     add("--seconds", type=float, default=280.0, help="begin no model after this time (default: %(default)g)")

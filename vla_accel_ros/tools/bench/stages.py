@@ -19,6 +19,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -122,6 +123,7 @@ def measured(
     sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
+    assert not isinstance(sizes, GrootConfig), "it has no stages of kernels"
     cases = (
         _openvla(sizes, prompt, device, runs)
         if isinstance(sizes, OpenVLAConfig)

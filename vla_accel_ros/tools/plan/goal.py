@@ -10,7 +10,7 @@ import torch
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.goals import described, for_policy
-from vla_accel_ros.planning.stages import network
+from vla_accel_ros.planning.networks import network
 from vla_accel_ros.planning.work import Sizes
 
 

@@ -1,0 +1,55 @@
+"""The families' plain modules on the meta device, and the bytes of their parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.groot.model import Groot
+from vla_accel_ros.models.openvla.checkpoint import empty_openvla
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.pi.weights import empty_pi
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.smolvla.model import SmolVLA
+from vla_accel_ros.planning.work import Sizes
+
+
+@lru_cache(4)
+def network(sizes: Sizes) -> Any:
+    """Return the family's plain modules on the meta device, as loaded in bfloat16."""
+    if isinstance(sizes, PiConfig):
+        return empty_pi(sizes, torch.bfloat16)
+    if isinstance(sizes, OpenVLAConfig):
+        return empty_openvla(sizes, torch.bfloat16)
+    with torch.device("meta"):
+        if isinstance(sizes, GrootConfig):
+            return Groot(sizes).to(torch.bfloat16)
+        return SmolVLA(sizes).set_precision(torch.bfloat16)
+
+
+def weight_parts(sizes: Sizes) -> dict[str, int]:
+    """Return the bytes of the parameters as loaded in bfloat16, by part of the model. modulation: the layers
+    that compute scale, shift and gate of pi0.5's norms from the flow time."""
+    if isinstance(sizes, SmolVLAConfig | GrootConfig):
+        return {"all": sum(parameter.nbytes for parameter in network(sizes).parameters())}
+    parts: Counter[str] = Counter()
+    for name, parameter in network(sizes).named_parameters():
+        parts[_part(name, parameter.ndim)] += parameter.nbytes
+    return dict(parts)
+
+
+def _part(name: str, dimensions: int) -> str:
+    if "vision" in name or "projector" in name:
+        return "encoder"
+    if "embed_tokens" in name or "lm_head" in name:
+        return "words"
+    if ".dense." in name:
+        return "modulation"
+    if ".layers." in name and dimensions > 1:
+        return "expert" if "gemma_expert" in name else "prefix"
+    return "norms and ends"
