@@ -137,11 +137,15 @@ def peaks(robot: Robot, since_ns: int, until_ns: int) -> tuple[float, float, flo
         model.starts[0] = first_ns - PERIOD_NS
         restarted = [t_ns for t_ns in robot.restarted_ns if t_ns > first_ns]
         for t_ns, _, trajectory in played:
-            while restarted and restarted[0] < t_ns:  # it holds where the joints begin
-                again_ns, position, _ = robot.after(restarted.pop(0))[0]
+            while restarted and restarted[0] < t_ns:
+                again_ns, position, _ = robot.after(restarted[0])[0]
+                if again_ns > t_ns:
+                    break  # the controllers are not there yet: nobody receives it
                 columns = [robot.contract.joint_names.index(name) for name in controller.joints]
-                model.hold(position[columns], again_ns)
-            model.accept(trajectory.select(controller.joints), t_ns, TrajectoryPoint(t_ns, where))
+                model.hold(position[columns], again_ns)  # where the joints begin
+                restarted.pop(0)
+            else:
+                model.accept(trajectory.select(controller.joints), t_ns, TrajectoryPoint(t_ns, where))
         limits = JointLimits.of(joints[name] for name in controller.joints)
         times, positions = model.path(until_ns)
         keep = times >= max(since_ns, first_ns + 2 * PERIOD_NS)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from faulting.cases import CASES
-from faulting.measure import Row
-from faulting.table import lines
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pytest
+
+from faulting.cases import CASES
+from faulting.measure import Row, peaks
+from faulting.table import lines
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.nodes.running.environment import demo_contract
+
+S = 1_000_000_000
 WANTED = {case.name: case.runs for case in CASES}
 
 
@@ -38,3 +48,33 @@ def test_fewer_runs_than_wanted_are_not_hidden_nor_are_runs_that_differ():
     assert "no (4 of 5)" in resumes and "never stood (1 of 5)" in resumes
     assert "~/resume (4 of 5)" in person
     assert "does not move after it (1 of 5)" in row
+
+
+def restarted(standing: list[tuple[float, float]]) -> Any:
+    """A robot that is started again at 4 s, and has joints, at 0.3, from 4.7 s on. standing: trajectories
+    that hold all joints: when they were sent, and where."""
+    contract = Contract.load(demo_contract())
+    joints, count = contract.joint_names, len(contract.joint_names)
+    at_rest = np.full(count, 0.3), np.zeros(count)
+    sent = [
+        (round(at_s * S), c.topic, Trajectory(joints, np.array([round(at_s * S)]), np.full((1, count), to)))
+        for at_s, to in standing
+        for c in contract.controllers
+    ]
+    states = [(round(4.7 * S) + k * S // 100, *at_rest) for k in range(100)]
+    return SimpleNamespace(
+        contract=contract,
+        relay=SimpleNamespace(sent=sent),
+        restarted_ns=[4 * S],
+        after=lambda since_ns: [state for state in states if state[0] >= since_ns],
+    )
+
+
+@pytest.mark.parametrize("sent_s", [4.1, 4.69])
+def test_nobody_receives_what_is_sent_before_the_restarted_joints_are_there(sent_s: float) -> None:
+    robot = restarted([(1.0, 0.1), (sent_s, 0.1), (5.0, 0.3)])
+    assert max(peaks(robot, S, 6 * S)) == pytest.approx(1.0)
+
+
+def test_a_step_after_the_restart_counts() -> None:
+    assert min(peaks(restarted([(1.0, 0.1), (5.0, 0.1)]), S, 6 * S)[1:]) > 2.0
