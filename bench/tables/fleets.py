@@ -9,8 +9,8 @@ from typing import Any
 from tables.forms import Line, result, table
 
 CHANGES = ("avg", "p95", "first_wait", "stall")
-BURSTS, FLEET = ("libero_pi05", "mixed_fleet"), 100
-"""Of all that was simulated, the workloads and the size of a closed fleet that the page shows."""
+BURST, FLEET = "libero_pi05", 100
+"""Of all that was simulated, the workload and the size of a closed fleet that the page shows."""
 ORACLES = ("clairvoyant", "known")
 """Policies that know what cannot be known. So do dynamic horizons, which are drawn at no cost in success."""
 KILLED = {
@@ -19,27 +19,19 @@ KILLED = {
     "trajectory": "a robot's `trajectory`",
     "vanishes": "a robot's `fleet_inference`, and its topics vanish for 1 to 9 s",
 }
-PAPER = "-41.0 to -42.8 %"
-"""Kairos, section 5.3, offline serving: the average of a hundred robots over both baselines."""
 
 
 @table
 def fleet_overload() -> Iterator[Line]:
     """Changes against fifo at the highest load, static horizons."""
     document = result("fleet_sim")
-    yield "workload", "tasks (a robot)", "policy", "average", "P95", "first chunk", "stall"
+    yield "policy", "average", "P95", "first chunk", "stall"
     tops = {row["workload"]: row["load"] for row in document["table_2"]}
     for row in document["open"]:
-        shown = row["workload"] in BURSTS and row["load"] == tops[row["workload"]]
+        shown = row["workload"] == BURST and row["load"] == tops[BURST]
         if shown and row["horizon"] == "static" and row["policy"] != "fifo":
-            tasks = f"{row['tasks']['mean']:.0f} ({row['tasks_per_robot']['mean']:.0f})"
             policy = f"{row['policy']} (oracle)" if row["policy"] in ORACLES else row["policy"]
-            yield (
-                row["workload"],
-                tasks,
-                policy,
-                *(_percent(row["against_fifo"][metric]) for metric in CHANGES),
-            )
+            yield policy, *(_percent(row["against_fifo"][metric]) for metric in CHANGES)
 
 
 @table
@@ -47,7 +39,7 @@ def fleet_closed() -> Iterator[Line]:
     """A fleet of libero_pi05."""
     yield (
         "robots", "tasks a robot", "policy", "horizons", "average", "P95", "first chunk", "stall",
-        "average against fifo", "P95 against fifo", "P95, half as long", "Little's law", "paper: average",
+        "average against fifo", "P95 against fifo",
     )  # fmt: skip
     for row in result("fleet_sim")["closed"]:
         if row["robots"] == FLEET:
@@ -57,25 +49,7 @@ def fleet_closed() -> Iterator[Line]:
                 "dynamic (oracle)" if is_oracle else row["horizon"],
                 *(f"{row[name]['mean']:.1f} s" for name in CHANGES),
                 *(_percent(row["against_fifo"][name]) for name in ("avg", "p95")),
-                _percent(row["half_as_long"]["p95"]), f"{100 * (row['little']['mean'] - 1.0):+.1f} %",
-                PAPER if is_oracle else "-",
             )  # fmt: skip
-
-
-@table
-def fleet_agreement() -> Iterator[Line]:
-    """The simulator beside the node's scheduler, at the rate of decisions of an engine."""
-    yield (
-        "policy", "scheduler: average", "P95", "against fifo", "P95", "simulated: against fifo", "P95",
-        "points apart", "P95",
-    )  # fmt: skip
-    for row in result("fleet_agreement")["rows"]:
-        changes = (
-            f"{row['against_fifo'][who][name]:+.1f} %"
-            for who in ("node", "simulated") for name in ("avg", "p95")
-        )  # fmt: skip
-        figures = (f"{row['node'][name]:.2f} s" for name in ("avg", "p95"))
-        yield row["policy"], *figures, *changes, *(f"{row['apart'][name]:+.1f}" for name in ("avg", "p95"))
 
 
 def _percent(change: Mapping[str, Any]) -> str:

@@ -29,23 +29,6 @@ def handover_styles() -> Iterator[Line]:
 
 
 @table
-def handover_noise() -> Iterator[Line]:
-    """Coherent noise against fresh."""
-    yield "way", "success without, with", "difference", "seam", "jerk", "time"
-    for row in result("handover")["noise"]["pooled"]:
-        gain = row["success"]
-        low, high = (f"{100 * bound:+.1f}" for bound in gain["interval_95"])
-        yield (
-            row["title"], f"{row['without']['won']}, {row['with']['won']} of {row['with']['n']}",
-            f"{100 * gain['difference']:+.1f} ({low} to {high})",
-            *(
-                between(row[name], "+.0f", 100) if row[name]["n"] else "-"
-                for name in ("seam", "jerk", "time_s")
-            ),
-        )  # fmt: skip
-
-
-@table
 def force_reactions() -> Iterator[Line]:
     """Of the trajectory node."""
     yield (

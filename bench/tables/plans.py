@@ -61,8 +61,7 @@ def options_of_an_orin() -> Iterator[Line]:
     for row in result("w8a8")["frontier"]["rows"]:
         if (row["precision"], row["views"], row["evaluations"]) in OPTIONS and row["prompt"] == 20:
             yield (
-                f"option: {row['precision']}, {views(row['views'])}, {row['evaluations']} evaluations, "
-                f"prompt of {row['prompt']}",
+                f"{row['precision']}, {views(row['views'])}, {row['evaluations']} evaluations",
                 *cells(row, *(f"{name}:.1f" for name in ("encode", "prefill", "denoise", "whole"))),
                 f"{row['low']:.1f}, {row['high']:.1f}", *(f"{ms:.1f}" for ms in row["bound"].values()),
             )  # fmt: skip
