@@ -1,4 +1,4 @@
-"""`vla contract make` and `vla contract check`: a robot's contract, from what is known to what is right.
+"""`vla contract`: a robot's contract, from what is known to what is right, and to and from rosetta's.
 
 make reads the checkpoint and, if asked to, a URDF and the live graph or a bag. No weight is read, no GPU is
 needed, and only --from-robot needs ROS. `vla doctor` compares a contract with a live graph.
@@ -55,6 +55,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     check.add_argument("file", type=Path, help="the contract")
     check.add_argument("--model", type=Path, help="checkpoint folder")
+    take = subcommand(verbs, "import", "print a contract of rosetta's as one to be completed", run_import)
+    take.add_argument("file", type=Path, help="rosetta's contract, version 2")
+    take.add_argument("--urdf", default="", metavar="FILE", help="a URDF with the limits of the joints")
+    give = subcommand(verbs, "export", "print a contract as rosetta's, version 2", run_export)
+    give.add_argument("file", type=Path, help="the contract")
+    give.add_argument(
+        "--size",
+        type=int,
+        nargs=2,
+        default=(224, 224),
+        metavar=("ROWS", "COLUMNS"),
+        help="size of its pictures (default: 224 224)",
+    )
     for verb in (make, check):
         verb.add_argument("--statistics", help="which statistics, if there are several: asset id or data set")
         training_option(verb)
@@ -137,6 +150,30 @@ def _asked(model: Description, survey: Survey, mapping: Mapping[str, str]) -> di
 
 def _tell(text: str, end: str = "\n") -> None:
     print(text, end=end, file=sys.stderr, flush=True)
+
+
+def run_import(arguments: argparse.Namespace) -> int:
+    """Print our contract; what is not carried over goes to stderr."""
+    from vla_accel_ros.contract.rosetta import imported
+
+    return _written(*imported(arguments.file.read_text(), str(arguments.file), arguments.urdf))
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Print rosetta's contract; what it does not say goes to stderr."""
+    from vla_accel_ros.contract.contract import Contract
+    from vla_accel_ros.contract.rosetta import exported
+
+    if not all(1 <= side <= 8192 for side in arguments.size):
+        raise ValueError(f"--size is {arguments.size}: give 1 to 8192 rows and columns")
+    return _written(*exported(Contract.load(arguments.file), tuple(arguments.size)))
+
+
+def _written(text: str, notes: list[str]) -> int:
+    for note in notes:
+        _tell(f"note: {note}")
+    print(text, end="")
+    return 0
 
 
 def run_check(arguments: argparse.Namespace) -> int:

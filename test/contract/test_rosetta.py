@@ -1,0 +1,140 @@
+"""rosetta's contract, version 2. Its own loader (dfd07e4) took what is exported here of four robots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.rosetta import exported, imported
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.tools.cli import main
+
+CONTRACTS = Path(demo_contract()).parent
+THEIRS = """
+robot_type: lab-arm
+robot_interface: ros2
+fps: 20
+x-qos: &qos {reliability: best_effort, depth: 5}
+observations:
+  observation.images.wrist.cam:
+    channel: {topic: /wrist/compressed, type: sensor_msgs/msg/CompressedImage, qos: *qos}
+    align: {strategy: asof, timeline: header, tolerance_ms: 20}
+    apply: [resize: [240, 320]]
+  observation.state:
+    channel: {topic: /joint_states, type: sensor_msgs/msg/JointState, qos: *qos}
+    align: {strategy: hold, timeline: header}
+    select: [position.a, b]
+    apply: [rad2deg]
+  observation.tool:
+    channel: {topic: /tool, type: std_msgs/msg/Float64}
+    align: {strategy: hold, timeline: receive}
+actions:
+  action:
+    channel: {topic: /arm/joint_trajectory, type: trajectory_msgs/msg/JointTrajectory, safety: hold}
+    align: {strategy: hold, timeline: header}
+    select: [positions.a, position.b]
+    apply: [rad2deg, clamp: {min: -90, max: 90}]
+tasks:
+  task: {channel: {topic: /task, type: std_msgs/msg/String}}
+"""
+
+
+def changed(old: str, new: str) -> str:
+    assert THEIRS.count(old) >= 1
+    return THEIRS.replace(old, new)
+
+
+def test_import_carries_over_what_both_say_and_names_the_rest():
+    text, notes = imported(THEIRS, "theirs.yaml")
+    ours = yaml.safe_load(text.replace(UNKNOWN, f'"{UNKNOWN}"'))
+    assert ours["robot"] == "lab_arm" and ours["chunk"]["step_dt_s"] == pytest.approx(0.05)
+    camera = {"topic": "/wrist/compressed", "image": "wrist.cam", "transport": "compressed"}
+    assert ours["cameras"]["wrist_cam"].items() >= camera.items()
+    assert [(j["name"], j["unit"], j["lower"]) for j in ours["joints"]] == [
+        ("a", "deg", UNKNOWN),
+        ("b", "deg", UNKNOWN),
+    ]
+    (controller,) = ours["controllers"]
+    assert controller == {"topic": "arm/joint_trajectory", "kind": "joint_trajectory", "joints": ["a", "b"]}
+    for words in ("asof", "apply", "observation.tool", "clamp", "tasks"):
+        assert any(words in note for note in notes), words
+    with pytest.raises(ValueError, match="not filled in yet"):
+        Contract.parse(text, "", "ours.yaml")
+
+
+def test_import_with_a_urdf_leaves_its_limits_to_it():
+    text, _ = imported(THEIRS, "theirs.yaml", "arm.urdf")
+    joint = yaml.safe_load(text.replace(UNKNOWN, "0"))["joints"][0]
+    assert "urdf: arm.urdf" in text and joint.keys() == {"name", "acceleration", "action", "unit"}
+
+
+def test_import_of_commands_by_joint_states_asks_for_the_controller():
+    text, notes = imported(changed("trajectory_msgs/msg/JointTrajectory", "sensor_msgs/msg/JointState"), "f")
+    assert "kind: ???" in text and any("/arm/joint_trajectory" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("safety: hold", "safety: zeros", "zeros"),
+        ("safety: hold", 'encoder: "os:system"', "os:system"),
+        ("qos: *qos}", 'decoder: "a.b:c"}', "a.b:c"),
+        ("select: [position.a, b]", "select: [velocity.a, b]", "velocity.a"),
+        ("select: [position.a, b]", "select: [b, position.a]", "order"),
+        ("select: [position.a, b]", "kind: quaternion", "quaternion"),
+        ("apply: [rad2deg]", "apply: [square]", "square"),
+        (
+            "type: trajectory_msgs/msg/JointTrajectory",
+            "type: geometry_msgs/msg/Twist",
+            "geometry_msgs/msg/Twist",
+        ),
+        ("fps: 20", "fps: -1", "fps"),
+        ("robot_type: lab-arm", "robot: lab-arm", "robot_type"),
+        ("channel: {topic: /tool, type: std_msgs/msg/Float64}", "select: [a]", "observation.tool.channel"),
+    ],
+)
+def test_import_refuses_code_slams_and_what_is_no_joint(old, new, words):
+    with pytest.raises(ValueError, match="f") as refusal:
+        imported(changed(old, new), "f")
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["[", "a", "- a", "observations: 1"])
+def test_import_refuses_what_is_no_contract(text):
+    with pytest.raises(ValueError, match=r"f\.yaml"):
+        imported(text, "f.yaml")
+
+
+@pytest.mark.parametrize("robot", ["sim_arm", "ur5e_robotiq", "franka", "aloha"])
+def test_export_and_import_keep_cameras_joints_and_controllers(robot):
+    contract = Contract.load(CONTRACTS / f"{robot}.yaml")
+    text, notes = exported(contract, (240, 320))
+    document = yaml.safe_load(text)
+    assert (document["robot_interface"], document["fps"]) == ("ros2", round(1 / contract.chunk.step_dt_s))
+    for image in (e for key, e in document["observations"].items() if "images" in key):
+        assert image["apply"] == [{"resize": [240, 320]}] and image["align"]["timeline"] == "header"
+    assert notes
+    ours = yaml.safe_load(imported(text, "f")[0].replace(UNKNOWN, "0"))
+    assert [joint["name"] for joint in ours["joints"]] == list(contract.joint_names)
+    assert [(c["topic"], tuple(c["joints"])) for c in ours["controllers"]] == [
+        (c.topic, c.joints) for c in contract.controllers
+    ]
+    assert {c["topic"]: c["image"] for c in ours["cameras"].values()} == {
+        c.topic: c.image for c in contract.cameras
+    }
+
+
+def test_export_names_what_rosetta_cannot_do_and_the_command_says_both(capsys, tmp_path):
+    ring = CONTRACTS / "so101_bimanual.yaml"
+    assert main(["contract", "export", str(ring)]) != 0 and "ring" in capsys.readouterr().err
+    assert main(["contract", "export", str(demo_contract())]) == 0
+    streams = capsys.readouterr()
+    assert "limits" in streams.err and yaml.safe_load(streams.out)["robot_type"] == "sim_arm"
+    file = tmp_path / "theirs.yaml"
+    file.write_text(THEIRS)
+    assert main(["contract", "import", str(file)]) == 0
+    assert "lab_arm" in capsys.readouterr().out
