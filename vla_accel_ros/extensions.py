@@ -45,12 +45,15 @@ class ControllerKind:
     rates_hz: lowest and highest rate of its commands [Hz]; None for a controller that interpolates and takes
         whole trajectories, for which a contract gives no rate_hz.
     frame: whether a contract gives the frame_id of its commands.
+    goals: type of the action that executes them, such as `control_msgs/action/GripperCommand`; the topic is
+        then only for whoever records or looks. Empty for a controller that listens to its topic.
     """
 
     message: str
     adapter: str
     rates_hz: tuple[float, float] | None = None
     frame: bool = False
+    goals: str = ""
 
 
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
@@ -72,6 +75,18 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
             "std_msgs/msg/Float64MultiArray",
             "vla_accel_ros.nodes.adapters.forward_command:ForwardCommandAdapter",
             rates_hz=(100.0, 1000.0),
+        ),
+        "gripper_command": ControllerKind(
+            "std_msgs/msg/Float64MultiArray",
+            "vla_accel_ros.nodes.adapters.gripper:GripperAdapter",
+            rates_hz=(20.0, 100.0),
+            goals="control_msgs/action/GripperCommand",
+        ),
+        "parallel_gripper": ControllerKind(
+            "std_msgs/msg/Float64MultiArray",
+            "vla_accel_ros.nodes.adapters.gripper:GripperAdapter",
+            rates_hz=(20.0, 100.0),
+            goals="control_msgs/action/ParallelGripperCommand",
         ),
         "servo_joint": ControllerKind(
             "control_msgs/msg/JointJog",

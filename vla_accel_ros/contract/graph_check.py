@@ -112,10 +112,11 @@ def person(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
 
 
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
-    """The topics to which the controllers subscribe."""
+    """The topics to which the controllers subscribe; those that are moved by goals do not."""
     return [
         Wanted(f"controllers[{i}].topic", c.topic, controller_kind(c.kind).message, ours=True, qos=qos)
         for i, c in enumerate(contract.controllers)
+        if not controller_kind(c.kind).goals
     ]
 
 

@@ -156,10 +156,12 @@ class Joint:
 class Controller:
     """A controller of some joints: its command topic, and the joints in its order.
 
-    kind: joint_trajectory (JointTrajectory), forward_command (Float64MultiArray), servo_joint (JointJog of
-    MoveIt Servo), servo_twist (its TwistStamped), or one that another package adds (extensions.py). rate_hz:
-    of the stream of commands, 0.0 for kinds that interpolate. action: its FollowJointTrajectory action for
-    home and approach, empty for none. frame: frame_id of the twist, empty for kinds without one.
+    kind: joint_trajectory (JointTrajectory), forward_command (Float64MultiArray), gripper_command and
+    parallel_gripper (actions), servo_joint (JointJog of MoveIt Servo), servo_twist (its TwistStamped), or one
+    that another package adds (extensions.py). rate_hz: of the stream of commands, 0.0 for kinds that
+    interpolate. action: its FollowJointTrajectory action for home and approach, empty for none; of a gripper
+    the one that executes its goals. frame: frame_id of the twist, empty for kinds without one. max_effort: of
+    a gripper's goals [N or Nm], 0.0 for the controller's.
     """
 
     topic: str
@@ -168,6 +170,7 @@ class Controller:
     rate_hz: float = 0.0
     action: str = ""
     frame: str = ""
+    max_effort: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -270,7 +270,7 @@ def read_controller(fields: Fields) -> Controller:
     joints = fields.texts("joints", r"\S(.*\S)?", "a joint's name")
     rate_hz, frame = 0.0, ""
     if kind is None:  # the kind decides which of these are allowed
-        for key in ("rate_hz", "frame"):
+        for key in ("rate_hz", "frame", "max_effort"):
             fields.take(key, None)
     elif kind.rates_hz is not None:
         low, high = kind.rates_hz
@@ -281,13 +281,21 @@ def read_controller(fields: Fields) -> Controller:
     elif fields.has("rate_hz"):
         problem = f"is not for {name}, which interpolates by itself"
         fields.refuse("rate_hz", fields.take("rate_hz"), problem, "remove it, or fix kind")
-    action = fields.text("action", TOPIC, _TOPIC_FORM, default="")
+    goals, max_effort = kind is not None and bool(kind.goals), 0.0
+    action = fields.text("action", TOPIC, _TOPIC_FORM, **({} if goals else {"default": ""}))
+    if goals:
+        max_effort = fields.number("max_effort", least=0.0, default=0.0)
+        if name == "gripper_command" and len(joints) > 1:
+            problem = "are several joints, but GripperCommand has one position"
+            fields.refuse("joints", ", ".join(joints), problem, "name one, or write kind: parallel_gripper")
+    elif fields.has("max_effort"):
+        fields.refuse("max_effort", fields.take("max_effort"), f"is not for {name}", "remove it, or fix kind")
     if kind is not None and kind.frame:
         frame = fields.text("frame", r"\S+", "a frame such as base_link")
     elif fields.has("frame"):
         fields.refuse("frame", fields.take("frame"), f"is not for {name}", "remove it, or fix kind")
     fields.close()
-    return Controller(topic, joints, name, rate_hz, action, frame)
+    return Controller(topic, joints, name, rate_hz, action, frame, max_effort)
 
 
 def _kind(fields: Fields, name: str) -> ControllerKind | None:

@@ -1,5 +1,6 @@
 """What each controller is sent, and when: below the topics, so that it is tested without ROS.
 
-output: the interface; trajectory: joint_trajectory_controller; positions: forward_command_controller; servo:
-MoveIt Servo; reports: what a controller says of its execution; outputs: all controllers of a robot together.
+output: the interface; trajectory: joint_trajectory_controller; positions: forward_command_controller;
+gripper: goals of a gripper's action; servo: MoveIt Servo; reports: what a controller says of its execution;
+outputs: all controllers of a robot together.
 """

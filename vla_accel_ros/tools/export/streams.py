@@ -44,7 +44,9 @@ MOTION, HELD = "vla_accel_msgs/msg/Motion", (2, 3)
 TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
 _STAMP_END = 12
 """Where an image's stamp ends, after the encapsulation; what follows equals if the picture does."""
-_COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS}
+_COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS} | dict.fromkeys(
+    ("gripper_command", "parallel_gripper"), POSITIONS
+)
 
 
 @dataclass
