@@ -29,7 +29,7 @@ class PanicException(BaseException):
 class FaultyInference(InferenceNode):
     """Its GPU is lost when an error says so, as torch asks a real one."""
 
-    def observe_robot(self, contract: Contract, inputs: RobotInputs) -> None:
+    def observe_robot(self, contract: Contract, inputs: RobotInputs, answers: bool = False) -> None:
         observe, ingest = inputs.observe, inputs.ingest
 
         def faulty(now_ns: int) -> Observation | None:
@@ -40,7 +40,7 @@ class FaultyInference(InferenceNode):
             return observe(now_ns)
 
         inputs.observe = faulty  # type: ignore[method-assign]
-        super().observe_robot(contract, inputs)
+        super().observe_robot(contract, inputs, answers)
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU is lost" if str(error) == ASSERTION else super().hopeless(error)

@@ -36,7 +36,7 @@ _INPUTS = frozenset(
 # Types that are inputs only on topics whose last name part is listed.
 _NAMED_INPUTS = {
     "sensor_msgs/msg/JointState": ("joint_states",),
-    "std_msgs/msg/String": ("instruction", "question"),
+    "std_msgs/msg/String": ("instruction", "question", "next_subtask"),
 }
 _REPORTS = frozenset(
     {
@@ -52,7 +52,7 @@ _REPORTS = frozenset(
         "vla_accel_msgs/msg/Session",
     }
 )
-_NAMED_REPORTS = ("parameters", EPISODE)
+_NAMED_REPORTS = ("parameters", "subtask", EPISODE)
 
 
 def role(topic: str, kind: str) -> Role:

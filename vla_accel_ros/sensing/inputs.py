@@ -105,10 +105,15 @@ class RobotInputs:
         """Set the instruction; one of blanks is none. refusal: why it cannot be used; the one before is not
         meant any more either."""
         self.instruction.text = "" if refusal else text
-        usable = self.instruction.text if text.strip() else ""
-        self.ingest.instruct(usable, refusal or self.instruction.missing)
-        if refusal:
-            self.ingest.waiting_for = refusal
+        self.tell(self.instruction.text, refusal)
+
+    def tell(self, text: str, missing: str) -> None:
+        """Set what the policy is told, which is the instruction or a subtask of it. missing: a sentence if it
+        is nothing."""
+        usable = text if text.strip() else ""
+        self.ingest.instruct(usable, missing or self.instruction.missing)
+        if missing:
+            self.ingest.waiting_for = missing
 
     def info(self, camera: str, height: int, width: int) -> str:
         """Take the size of a CameraInfo. Returns a sentence the first time that the images have another."""

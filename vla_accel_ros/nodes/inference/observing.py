@@ -27,6 +27,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
+from vla_accel_ros.nodes.inference.steering import Steering
 from vla_accel_ros.nodes.inference.streams import Streams
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.inference import INFERENCE
@@ -95,9 +96,11 @@ class ObservingNode(ManagedNode):
             self.get_logger().warning(warning)
         self._keep_instruction()
 
-    def observe_robot(self, contract: Contract, inputs: RobotInputs) -> None:
-        """Open every topic that does not depend on who computes the chunks."""
+    def observe_robot(self, contract: Contract, inputs: RobotInputs, answers: bool = False) -> None:
+        """Open every topic that does not depend on who computes the chunks. answers: whether the model can be
+        asked for subtasks."""
         self.inputs, self._host = inputs, Host()
+        self.steering = Steering(self, answers)
         self._reporter.hardware_id = contract.robot
         for warning in inputs.trained.still:
             self.get_logger().warning(warning)
@@ -118,6 +121,7 @@ class ObservingNode(ManagedNode):
     def activate(self) -> None:
         self._told_ready = False
         self.inputs.clear()
+        self.steering.begin()
         self.chunks.open()
 
     def deactivate(self) -> None:
@@ -171,6 +175,7 @@ class ObservingNode(ManagedNode):
         else:
             self.inputs.instruct(message.data)
             self.get_logger().info(f"instruction: {message.data!r}")
+        self.steering.instruct(self.instruction.text)
         if self.instruction.text != previous:
             self._keep_instruction()
         self.instructed()

@@ -55,9 +55,28 @@ CHUNKING = (
     ),
 )
 
+SUBTASKS = (
+    Parameter(
+        "subtasks",
+        "off",
+        "Who says the next subtask of a task: off acts on the task itself, model asks the model every "
+        "subtask_period_s, topic takes next_subtask.",
+        choices=("off", "model", "topic"),
+    ),
+    Parameter(
+        "subtask_period_s",
+        2.0,
+        "Time between two questions for a subtask [s]. When none came for three of them, no chunk is made.",
+        0.2,
+        600.0,
+    ),
+    Parameter("subtask_question", "{task}", "What the model is asked; {task} is the instruction."),
+)
+
 INFERENCE = (
     AUTOSTART,
     CONTRACT,
+    *SUBTASKS,
     Parameter(
         "after_restart",
         "keep",

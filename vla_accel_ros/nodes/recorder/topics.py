@@ -61,6 +61,7 @@ def recorded(contract: Contract) -> list[Recorded]:
             (Session, "session"),
             (String, "parameters"),
             (String, "instruction"),
+            (String, "subtask"),
             (Motion, "motion"),
         )
     ]
