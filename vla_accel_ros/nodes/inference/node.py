@@ -9,7 +9,7 @@ what chunks wait for; `~/policy_images` shows what the network sees. Configure l
 with the contract and warms up. A changed instruction takes effect with the next frame. Each chunk is guided
 to continue the previous one while the trajectory node reports, on `motion`, that it runs in mode `rtc`. A
 `question` is answered beside acting, several at once, in the time that is left; `~/cancel_answers` cancels
-them.
+them. The service get_action_chunk makes one chunk for somebody else (action_chunks.py).
 """
 
 from __future__ import annotations
@@ -106,9 +106,15 @@ class InferenceNode(ObservingNode):
             self._guiding.chunking if flow else None,
         )
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
-        self.observe_robot(contract, inputs)
+        self.observe_robot(contract, inputs, engine.policy.answers)
         self.every(1.0, self._publish_stats)
         self._pictures = PolicyImages(self, engine.policy, lambda error: self._on_error("image", error))
+        try:
+            from vla_accel_ros.nodes.inference.action_chunks import ActionChunks
+        except ImportError as error:
+            self.get_logger().warning(f"no get_action_chunk: {error}: build vla_accel_msgs again")
+        else:
+            ActionChunks(self, engine, contract, ingest)
         self._session = SessionTopic(self, session(self, engine, load, contract))
 
     def activate(self) -> None:
@@ -182,6 +188,8 @@ class InferenceNode(ObservingNode):
 
     def _on_text(self, text: Text) -> None:
         self.texts.publish(convert.text_to_message(text))
+        if text.finished:
+            self.steering.hear(text.prefix.instruction, text.text)
 
     def _on_error(self, loop: str, error: Exception) -> None:
         self.inputs.fail(f"the {loop} loop fails: {error}")
