@@ -141,7 +141,12 @@ def test_versions_are_pinned_in_one_place() -> None:
 
 def test_every_message_is_generated_and_every_field_is_commented() -> None:
     cmake = (ROOT / "msg" / "CMakeLists.txt").read_text()
-    for path in (*(ROOT / "msg").glob("*.msg"), *(ROOT / "msg" / "srv").glob("*.srv")):
+    messages = [
+        *(ROOT / "msg").glob("*.msg"),
+        *(ROOT / "msg").glob("*/*.srv"),
+        *(ROOT / "msg").glob("*/*.action"),
+    ]
+    for path in messages:
         assert f"{path.parent.name}/{path.name}" in cmake
         above = "---"
         for line in path.read_text().splitlines():

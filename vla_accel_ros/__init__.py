@@ -1,7 +1,7 @@
 """Vision-Language-Action models in real time on one GPU, for ROS 2.
 
 These are the names that a program needs to run a policy. Each is imported when it is first used:
-`Observation`, `Chunk` and `Contract` need no torch, and nothing here needs ROS.
+`Observation`, `Chunk` and `Contract` need no torch, and nothing here but `Robot` needs ROS.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.robots import Embodiment
     from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
+    from vla_accel_ros.nodes.clients.robot import Robot
     from vla_accel_ros.types import Chunk, Observation
 
 _MODULES = {
@@ -24,6 +25,7 @@ _MODULES = {
     "Engine": "vla_accel_ros.engine.engine",
     "EngineConfig": "vla_accel_ros.engine.config",
     "Observation": "vla_accel_ros.types",
+    "Robot": "vla_accel_ros.nodes.clients.robot",
     "load_policy": "vla_accel_ros.models.checkpoints.checkpoint",
     "with_statistics": "vla_accel_ros.models.checkpoints.checkpoint",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Observation",
+    "Robot",
     "load_policy",
     "with_statistics",
 ]

@@ -26,13 +26,15 @@ from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.security import LIFECYCLE_NODES, rights, scheduler_rights, security
 
 ROOT = Path(__file__).resolve().parents[2]
-VERBS = {"publish", "subscribe", "reply", "request"}
+VERBS = {"publish", "subscribe", "reply", "request", "execute"}
 # Allowed, and there only sometimes: by a parameter, by another distribution, while a controller is asked.
 SOMETIMES = {
     "publish": {"/clock", "camera/front/frame", "camera/wrist/frame", "~/transition_event", "loop_stats"}
+    | {"instruction", "question", "subtask"}
     | {f"camera/{name}/image_raw/compressed" for name in ("front", "wrist")},
-    "subscribe": {"/clock", "/parameter_events", "inputs"},
-    "reply": {"~/get_type_description"} | {f"{node}_asking/get_type_description" for node in LIFECYCLE_NODES},
+    "subscribe": {"/clock", "/parameter_events", "inputs", "language_output", "next_subtask", "subtask"},
+    "reply": {"~/get_type_description", "~/autosteer"}
+    | {f"{node}_asking/get_type_description" for node in LIFECYCLE_NODES},
     "request": {
         *(f"controller_manager/{name}" for name in ("list_controllers", "switch_controller")),
         *(
@@ -60,7 +62,10 @@ def live(operator: Operator, node: str, namespace: str) -> dict[str, set[str]]:
         "reply": here.get_service_names_and_types_by_node,
         "request": here.get_client_names_and_types_by_node,
     }
-    return {verb: {name for name, _ in ask(node, namespace or "/")} for verb, ask in get.items()}
+    names = {verb: {name for name, _ in ask(node, namespace or "/")} for verb, ask in get.items()}
+    actions = {name.partition("/_action/")[0] for name in names["reply"] if "/_action/" in name}
+    plain = {verb: {name for name in names[verb] if "/_action/" not in name} for verb in names}
+    return {**plain, "execute": actions}
 
 
 @pytest.mark.parametrize("namespace", [""])
@@ -80,7 +85,7 @@ def test_policies_name_what_running_nodes_have(start, tmp_path, operator: Operat
             there = live(operator, node, namespace)
             for verb in sorted(VERBS):
                 allowed = {full(name, node, namespace) for name in getattr(each, verb)}
-                sometimes = {full(name, node, namespace) for name in SOMETIMES[verb]}
+                sometimes = {full(name, node, namespace) for name in SOMETIMES.get(verb, ())}
                 found += [f"{node} may not {verb} {name}" for name in sorted(there[verb] - allowed)]
                 found += [f"{node} never {verb} {name}" for name in sorted(allowed - there[verb] - sometimes)]
         return found
@@ -101,7 +106,7 @@ def test_only_trajectory_may_command_and_only_inference_may_send_chunks() -> Non
     assert publishers("action_chunk") == {"inference"}
     for controller in contract.controllers:
         assert publishers(controller.topic) == {"trajectory"}
-    assert publishers("instruction") == {"operator"}
+    assert publishers("instruction") == {"operator", "trajectory"}  # of a goal of run_policy
     held = {node for node, each in every.items() if "trajectory/resume" in each.request}
     assert held == {"operator"}
 

@@ -2,8 +2,9 @@
 
 motion: everything that the trajectory node decides, in one object; robot: its joints, and whether it is at
 rest; contract: the shape of what it is given; holds: why the robot is held; operator: what services do;
-orders: what is asked of it, from call to answer; homing, lending: a move home, the robot in other hands;
-publishers: a second publisher; lateness: why inputs are late; report: what becomes of chunks.
+orders: what is asked of it, from call to answer; runs: goals of run_policy; homing, lending: a move home, the
+robot in other hands; publishers: a second publisher; lateness: why inputs are late; report: what becomes of
+chunks.
 outputs/ is what each controller is sent; chunking/ joins chunks into one trajectory; limits/ enforces joint
 limits on every path; following/ decides what is sent and when the robot must stop; force/ reacts to contact;
 kinematics/ makes joint targets of what rows of hands and velocities mean; teleop/ lets a

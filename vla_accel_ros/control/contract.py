@@ -89,7 +89,7 @@ class Options:
     """The parameters of the trajectory node that the motion follows (nodes/params/trajectory.py).
 
     execution_horizon: None for all actions. switches: whether ~/release has the controller manager switch;
-    release_to: controllers that it activates then.
+    release_to: controllers that it activates then. run_timeout_s, run_stall_s: see runs.py.
     """
 
     mode: Mode = "blend"
@@ -98,6 +98,8 @@ class Options:
     move_speed: float = 0.3
     switches: bool = False
     release_to: tuple[str, ...] = ()
+    run_timeout_s: float = 0.0
+    run_stall_s: float = 10.0
 
     def make_twist(self, contract: Contract) -> TwistBuffer | None:
         """The buffer of the hand's velocities; None if no controller takes them."""

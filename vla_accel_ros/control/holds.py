@@ -116,6 +116,11 @@ class Holds:
         """Whether others may command the controllers, or are about to."""
         return RELEASED in self.holds
 
+    @property
+    def lasting(self) -> list[str]:
+        """The reasons that something else must take back than a controller that listens again."""
+        return [reason for reason in self.holds if reason not in self._hindrances]
+
     def hold(self, reason: str = OPERATOR, passing: bool = False, follows: Sequence[str] = ()) -> None:
         """Stop, and stay stopped until this reason is taken back. passing: it passes by itself, and does not
         survive a restart. follows: see Safety.hold."""

@@ -28,6 +28,7 @@ from vla_accel_ros.control.operator import Operator
 from vla_accel_ros.control.publishers import CHUNKS, Causes, Graph, Publishers
 from vla_accel_ros.control.report import Reports
 from vla_accel_ros.control.robot import Robot
+from vla_accel_ros.control.runs import Runs
 from vla_accel_ros.control.teleop.takeover import Takeover
 
 
@@ -65,7 +66,8 @@ class Motion:
         self.force = None if guard is None else TakingOver(robot, guard, self.homing)
         self.robot.begin()
         self.takeover = Takeover(robot, contract.teleop)
-        self.operator = Operator(robot, self.homing, self.lending, self.takeover, self.force)
+        self.runs = Runs(robot, robot.options.run_timeout_s, robot.options.run_stall_s)
+        self.operator = Operator(robot, self.homing, self.lending, self.takeover, self.runs, self.force)
         self._begin_anew()
 
     def receive(self, received: Received, number: tuple[int, int]) -> None:
@@ -166,6 +168,7 @@ class Motion:
         self.homing.poll()
         self._rest(change)
         self.reports.look(self.takeover.state)
+        self.runs.advance()
         self.operator.advance()
         return change
 
@@ -196,6 +199,7 @@ class Motion:
             self.force.end_retreat(now_ns)
         self._outputs.send(self.robot.follower.stop(now_ns), now_ns)
         self.reports.tell("released", ("the trajectory node is not active",))
+        self.runs.advance()
         yield 0.0  # the clock may have been set before the stop left
         yield from self._outputs.close()
         self.operator.advance()

@@ -13,6 +13,7 @@ from vla_accel_ros.control.homing import Homing
 from vla_accel_ros.control.lending import Lending
 from vla_accel_ros.control.orders import Order, Steps, come_to_rest, kept
 from vla_accel_ros.control.robot import Robot
+from vla_accel_ros.control.runs import Runs
 from vla_accel_ros.control.teleop.takeover import Takeover
 
 
@@ -25,10 +26,11 @@ class Operator:
         homing: Homing,
         lending: Lending,
         takeover: Takeover,
+        runs: Runs,
         force: TakingOver | None,
     ) -> None:
         self._robot, self._homing, self._lending, self._force = robot, homing, lending, force
-        self._takeover = takeover
+        self._takeover, self._runs = takeover, runs
         self._orders = list[Order]()
 
     def order(self, name: str) -> Order:
@@ -65,6 +67,7 @@ class Operator:
         """Take back every hold that a person may."""
         robot = self._robot
         robot.holds.resume_all()
+        self._runs.resume()
         robot.follower.resume()
         if self._force is not None:
             self._force.forgive()

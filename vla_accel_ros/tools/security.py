@@ -50,6 +50,7 @@ _LIFECYCLE = (
     "get_transition_graph",
 )
 _TIMELINE = "timeline"
+_RUN, _CHUNK = "run_policy", "get_action_chunk"
 _MOTION = ("hold", "resume", "home", "release", "reclaim", "reset", "take_over", "give_back")
 LIFECYCLE_NODES = ("inference", "trajectory", "recorder")
 SCHEDULER = "fleet_scheduler"
@@ -106,22 +107,34 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     teleop = {topic.topic for topic in person(contract)}
     motion = (*_MOTION, "tare") if sensors else _MOTION
     services = {f"trajectory/{name}" for name in motion} | {f"recorder/{event}" for event in EVENTS}
-    services |= {"inference/cancel_answers"}
+    services |= {"inference/cancel_answers", "inference/autosteer", _CHUNK}
     served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
     nodes_rights = {
         "inference": Rights(
             publish=common
-            | {"action_chunk", "observed", "session", "language_output", "inputs", "~/policy_images"},
-            subscribe=cameras | infos | {joints, "instruction", "question", "motion"},
-            reply={"~/cancel_answers"},
+            | {
+                "action_chunk",
+                "observed",
+                "session",
+                "language_output",
+                "inputs",
+                "~/policy_images",
+                "subtask",
+            },
+            subscribe=cameras | infos | {joints, "instruction", "question", "motion", "next_subtask"},
+            reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
         "trajectory": Rights(
-            publish=common | {"motion"} | commands,
-            subscribe={joints, "action_chunk", "inputs"} | states | forces | teleop,
+            publish=common | {"motion", "instruction", "question"} | commands,
+            subscribe={joints, "action_chunk", "inputs", "instruction", "language_output"}
+            | states
+            | forces
+            | teleop,
             reply={f"~/{name}" for name in motion}
             | {f"trajectory_{sensor.name}/{_TYPE}" for sensor in sensors if sensor.topic},
             request=parameter_services | manager,
             call=actions,
+            execute={_RUN},
         ),
         "recorder": Rights(
             publish=common,
@@ -131,14 +144,15 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             | reported - {"inputs"}
             | forces
             | teleop
-            | {joints, "instruction", "question"},
+            | {joints, "instruction", "question", "subtask"},
             reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(
-            publish={"instruction", "question", "chunk_path"},
+            publish={"instruction", "question", "chunk_path", "next_subtask"},
             subscribe=cameras | infos | reported | {joints, "robot_description", "inference/policy_images"},
             reply={f"doctor/{service}" for service in (*_PARAMETERS, _TYPE)},
             request=services | served | parameter_services,
+            call={_RUN},
         ),
         "controllers": Rights(
             publish={joints} | states, subscribe=commands, reply=parameter_services | manager, execute=actions
@@ -147,6 +161,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     if fleet:
         nodes_rights["inference"].publish |= {f"fleet/{name}" for name in _TO_SCHEDULER}
         nodes_rights["inference"].publish -= {"loop_stats", "~/policy_images"}
+        nodes_rights["inference"].reply.discard(_CHUNK)
         nodes_rights["inference"].subscribe |= {f"fleet/{name}" for name in _FROM_SCHEDULER}
     if teleop:
         nodes_rights["leader"] = Rights(publish=teleop)

@@ -25,8 +25,8 @@ class PlainBuffer(TrajectoryBuffer):
 
     def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray, blend_ns: int) -> Knots:
         position, velocity = self.reference(commit_ns)
-        on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
-        old, _ = (self._plan if on_plan and self._plan is not None else self._commanded()).sample(times_ns)
+        on_plan = self.plan is not None and commit_ns <= self._on_plan_until_ns
+        old, _ = (self.plan if on_plan and self.plan is not None else self._commanded()).sample(times_ns)
         blend_ns = min(blend_ns, int(times_ns[-1]) - commit_ns)
         s = (times_ns - commit_ns) / blend_ns if blend_ns else np.ones(len(times_ns))
         weight = np.where(s < 1.0, s * s * (3.0 - 2.0 * s), 1.0)[:, None]

@@ -56,8 +56,8 @@ class TrajectoryBuffer:
     guard: of hands, whose limits a plan keeps, too.
 
     Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
-    clock_jumps), `latency_s` (now - stamp of the last chunk) and `report` (of the last limiting). Use it from
-    one thread at a time.
+    clock_jumps), `latency_s` (now - stamp of the last chunk), `report` (of the last limiting) and `plan`. Use
+    it from one thread at a time.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TrajectoryBuffer:
         self._forget()
 
     def _forget(self) -> None:
-        self._before = self._plan = self._path
+        self._before = self.plan = self._path
         self._on_plan_until_ns = 0
         self._now_ns: int | None = None
         self._committed_ns: int | None = None
@@ -180,8 +180,8 @@ class TrajectoryBuffer:
         self.counts["accepted"] += 1
         self._newest, self.report = number, report
         self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
-        self._plan = self._kept(now_ns, commit_ns, plan)
-        self._busy_until_ns = self._plan.end_ns if self.mode == "block" else None
+        self.plan = self._kept(now_ns, commit_ns, plan)
+        self._busy_until_ns = self.plan.end_ns if self.mode == "block" else None
         return self._send(now_ns, commit_ns, self._until_ns(chunk.stamp_ns))
 
     def steer(self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int) -> Trajectory:
@@ -195,7 +195,7 @@ class TrajectoryBuffer:
         times_ns = commit_ns + step_ns * np.arange(1, len(positions) + 1)
         knots = self._join(commit_ns, times_ns, positions, _STEERING_NS)
         plan, self.report = self._guard.enforce(self.joints, *knots, self.limits)
-        self._plan, self._busy_until_ns = self._kept(now_ns, commit_ns, plan), None
+        self.plan, self._busy_until_ns = self._kept(now_ns, commit_ns, plan), None
         return self._send(now_ns, commit_ns, until_ns)
 
     def stop(self, now_ns: int, was_ns: int | None = None) -> Trajectory:
@@ -212,14 +212,14 @@ class TrajectoryBuffer:
         now_ns = self._present(now_ns)
         commit_ns = self.commit_ns(now_ns)
         stop = brake_from(self.joints, commit_ns, *self.reference(commit_ns), self.limits)
-        self._plan = self._kept(now_ns, commit_ns, stop)
+        self.plan = self._kept(now_ns, commit_ns, stop)
         return self._send(now_ns, commit_ns, None)
 
     def adopt(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
         """Adopt a path that was sent in place of the buffer's own, and equals it until commit_ns. Later
         chunks are joined to it."""
         self._before, self._path = self._commanded(), path
-        self._plan, self._on_plan_until_ns, self._busy_until_ns = path, path.end_ns, None
+        self.plan, self._on_plan_until_ns, self._busy_until_ns = path, path.end_ns, None
         self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
         self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
 
@@ -273,22 +273,22 @@ class TrajectoryBuffer:
 
     def _join(self, commit_ns: int, times_ns: np.ndarray, actions: np.ndarray, blend_ns: int) -> Knots:
         """Knots that cross from the old plan to the actions; see `crossing`."""
-        on_plan = self._plan is not None and commit_ns <= self._on_plan_until_ns
-        old = self._plan if on_plan and self._plan is not None else self._commanded()
+        on_plan = self.plan is not None and commit_ns <= self._on_plan_until_ns
+        old = self.plan if on_plan and self.plan is not None else self._commanded()
         state = self.reference(commit_ns)
         return crossing(old, state, commit_ns, blend_ns, times_ns, actions, self.limits)
 
     def _renew(self, stamp_ns: int, now_ns: int) -> Trajectory | None:
         """Send more of the plan, because a chunk shows that observations are fresh; None if there is no
         more."""
-        if self._max_age_ns is None or self._plan is None or self._now_ns is None:
+        if self._max_age_ns is None or self.plan is None or self._now_ns is None:
             return None
-        until_ns = min(stamp_ns + self._max_age_ns, self._plan.end_ns)
+        until_ns = min(stamp_ns + self._max_age_ns, self.plan.end_ns)
         if until_ns <= self._on_plan_until_ns:
             return None
         commit_ns = self.commit_ns(now_ns)
         if commit_ns > self._on_plan_until_ns:  # it brakes already: drop the rest of the plan
-            self._plan, self._busy_until_ns = self._path, self._commanded().end_ns
+            self.plan, self._busy_until_ns = self._path, self._commanded().end_ns
             return None
         self.counts["renewed"] += 1
         return self._send(now_ns, commit_ns, self._until_ns(stamp_ns))
@@ -315,7 +315,7 @@ class TrajectoryBuffer:
 
     def _send(self, now_ns: int, commit_ns: int, until_ns: int | None) -> Trajectory:
         """Make the plan from now on the sent path, with a stop from until_ns on."""
-        plan, old = self._plan, self._commanded()
+        plan, old = self.plan, self._commanded()
         assert plan is not None
         plan = plan.since(now_ns)
         self._on_plan_until_ns = plan.end_ns

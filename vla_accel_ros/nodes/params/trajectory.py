@@ -111,6 +111,30 @@ TRAJECTORY = (
         "move_time_s", 0.0, "How late the joints may arrive [s]; 0 leaves it to the controller.", 0.0, 60.0
     ),
     Parameter(
+        "run_timeout_s", 0.0, "Time after which a goal of run_policy ends [s]; 0 is never.", 0.0, 86_400.0
+    ),
+    Parameter(
+        "run_stall_s",
+        10.0,
+        "A goal of run_policy ends, with the reasons, when no chunk has moved the arm for this long [s].",
+        0.1,
+        3600.0,
+    ),
+    Parameter(
+        "success_topic",
+        "",
+        "A std_msgs/Bool that is true when the task of run_policy is done; empty for none.",
+    ),
+    Parameter(
+        "success_service", "", "A std_srvs/Trigger that succeeds when the task is done; empty for none."
+    ),
+    Parameter(
+        "success_question",
+        "",
+        "What to ask the model while a goal runs; an answer that begins with yes ends it. Empty for none.",
+    ),
+    Parameter("success_period_s", 1.0, "How often the service and the model are asked [s].", 0.1, 3600.0),
+    Parameter(
         "servo_gain",
         2.0,
         "How fast servo_joint pulls the measured joints to the commanded position [1/s], since Servo takes "

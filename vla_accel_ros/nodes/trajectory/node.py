@@ -7,8 +7,9 @@ follow, and another publisher beside this node, stop it until a person resumes. 
 same by hand, ~/release and ~/reclaim lend the robot to others, ~/home moves it there and keeps it there;
 ~/take_over and ~/give_back, or a button, let a person command it by a leader arm in place of the chunks;
 ~/reset says that the joints were put elsewhere, as a simulator does; it is answered once the motion has ended
-and begins anew. Holds survive a restart in the node's state file, and after a crash the node comes up held. A
-node that is deactivated or ended stops the arm first.
+and begins anew. The action run_policy has the policy act on an instruction (runs.py). Holds survive a restart
+in the node's state file, and after a crash the node comes up held. A node that is deactivated or ended stops
+the arm first.
 The age from image stamp to published trajectory is LoopStats "image_to_trajectory" on loop_stats: p50_s and
 p99_s over the last 512 trajectories, runs counts them, misses those older than the chunk's age limit.
 `motion` reports what happens to chunks, so that inference guides only chunks that are executed.
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import TimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.task import Future
@@ -76,6 +77,9 @@ from vla_accel_ros.sensing.chunk_slot import ChunkSlot
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.timeline import Flows
 
+if TYPE_CHECKING:
+    from vla_accel_ros.nodes.trajectory.runs import RunServer
+
 TRAJECTORIES_HZ = 60.0
 """Highest rate of whole trajectories to a controller, for chunks from the slot."""
 _AT_ONCE_S = 0.003
@@ -121,12 +125,22 @@ class TrajectoryNode(ManagedNode):
             self.listen(kind, topic.topic, self._on_joy if kind is Joy else self._on_command, qos.SENSOR)
         for name in ("hold", "reset", "resume", "release", "reclaim", "home", "take_over", "give_back"):
             self._serve(name)
+        self._runs = self._serve_runs(motion)
         if contract.force is not None:
             self.serve(Trigger, "~/tare", self._on_tare)
         self.every(1.0 / value(self, "watchdog_hz"), self._watch)
         self._graph.refuse_wrong()
         self.every(1.0 / LOOKS_HZ, self._look)
         self.every(1.0, self._report)
+
+    def _serve_runs(self, motion: Motion) -> RunServer | None:
+        """The action run_policy; None if vla_accel_msgs was built before it had that."""
+        try:
+            from vla_accel_ros.nodes.trajectory.runs import RunServer
+        except ImportError as error:
+            self.get_logger().warning(f"no run_policy: {error}: build vla_accel_msgs again")
+            return None
+        return RunServer(self, motion.runs)
 
     def _check_graph(self, contract: Contract) -> GraphCheck:
         joints, commanded = graph_check.states(contract), graph_check.outputs(contract)
@@ -144,6 +158,8 @@ class TrajectoryNode(ManagedNode):
             value(self, "move_speed"),
             value(self, "release_by") == "switch",
             tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip()),
+            value(self, "run_timeout_s"),
+            value(self, "run_stall_s"),
         )
         twist, clock = options.make_twist(contract), NodeClock(self)
         sent = [make_output(self, contract, controller, twist) for controller in contract.controllers]
@@ -156,7 +172,7 @@ class TrajectoryNode(ManagedNode):
         actions = {
             controller.topic: JointMove(self, controller.action, tolerances, ended=self._on_outcome)
             for controller in contract.controllers
-            if controller.action and set(controller.joints) <= set(contract.home)
+            if controller.action and not controller.rate_hz and set(controller.joints) <= set(contract.home)
         }
         source, rates = (
             value(self, "chunks_from"),
@@ -318,6 +334,8 @@ class TrajectoryNode(ManagedNode):
         for report in motion.reports:
             self._publisher.publish(motion_message(report, value(self, "mode"), self.now_ns()))
         motion.reports.clear()
+        if self._runs is not None:
+            self._runs.drain()
         log, lines = self.get_logger(), list(motion.robot.log)
         motion.robot.log.clear()
         for level, line in lines:
