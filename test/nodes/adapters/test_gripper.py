@@ -35,16 +35,15 @@ class Gripper:
         self.goals, self.most, self.lost = list[Any](), 0, False
         names = operator.contract.joint_names
         self.position = dict(zip(names, [0.0, 0.0, 0.8, 0.3, 0.0, 0.5]))
-        self._server = ActionServer(self._node, KINDS[kind], ACTION, self._execute)
-        self._result = KINDS[kind].Result
+        self._kind = KINDS[kind]
         self._node.create_subscription(Float64MultiArray, FORWARD["topic"], self._on_arm, qos.COMMAND)
         self._joints = self._node.create_publisher(JointState, "joint_states", qos.SENSOR)
         self._operator = operator
         self._timer = self._node.create_timer(0.02, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
-    def destroy(self) -> None:
-        """Its controller ends."""
-        self._server.destroy()
+    def serve(self) -> None:
+        """Its controller is there from now on."""
+        self._server = ActionServer(self._node, self._kind, ACTION, self._execute)
 
     async def _execute(self, handle: Any) -> Any:
         command = handle.request.command
@@ -56,7 +55,7 @@ class Gripper:
         self.most = max(self.most, len(self._running))
         await done
         handle.succeed()
-        return self._result(reached_goal=True)
+        return self._kind.Result(reached_goal=True)
 
     def _on_arm(self, message: Float64MultiArray) -> None:
         self.position.update(zip(ARM, message.data))
@@ -96,6 +95,7 @@ def test_gripper_is_moved_by_one_goal_at_a_time_and_its_goals_are_on_a_topic(
     start, tmp_path, operator, policy, kind
 ):
     gripper, published = Gripper(operator, kind), list[float]()
+    gripper.serve()
     operator.node.create_subscription(Float64MultiArray, TOPIC, lambda m: published.extend(m.data), 100)
     start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
     reached = policy.drives(lambda: abs(gripper.position[JOINT] - 0.1) < 1e-3)
@@ -114,10 +114,13 @@ def test_gripper_without_a_controller_holds_the_robot_and_is_named_until_it_is_t
     start, tmp_path, operator, policy, kind
 ):
     gripper = Gripper(operator, kind)
-    gripper.destroy()
     start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
     named = policy.drives(lambda: f"no node has the action {ACTION}" in motion_of(operator))
     operator.wait(named, 90.0, "the action in the reasons")
     assert not gripper.goals
-    again = Gripper(operator, kind)
-    operator.wait(policy.drives(lambda: again.goals), 90.0, "goal")
+    gripper.serve()
+    operator.wait(policy.drives(lambda: gripper.goals), 90.0, "goal")
+    gripper.lost = True
+    policy.goal = np.array([0.2, 0.0, 0.8, 0.3, 0.0, 0.9])
+    named = policy.drives(lambda: f"{ACTION} does not end its goal" in motion_of(operator))
+    operator.wait(named, 90.0, "the goal in the reasons")
