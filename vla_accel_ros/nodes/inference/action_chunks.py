@@ -24,7 +24,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.plausibility import MOST_ACTIONS
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import Guidance
-from vla_accel_ros.models.policies import FLOW
+from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.cameras.image import check, image_view, write_rgb
@@ -165,7 +165,7 @@ class ActionChunks:
                 f"previous_action_chunk has {len(rows)} rows and frozen_prefix_steps is {delay}: give finite "
                 f"values, at most {MOST_ACTIONS} rows, and no more frozen ones"
             )
-        if policy.acts != FLOW:
+        if policy.chain.acts != DENOISE:
             raise ValueError(f"{policy.config.kind} acts by tokens and continues no chunk: set new_episode")
         if delay and delay <= policy.trained_delay:
             return {"committed": rows[:delay]}

@@ -106,7 +106,7 @@ class InferenceNode(ObservingNode):
             self._guiding.chunking if flow else None,
         )
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
-        self.observe_robot(contract, inputs, engine.policy.answers)
+        self.observe_robot(contract, inputs, engine.policy.chain.answers)
         self.every(1.0, self._publish_stats)
         self._pictures = PolicyImages(self, engine.policy, lambda error: self._on_error("image", error))
         try:
