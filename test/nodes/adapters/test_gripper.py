@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Gripper:
         names = operator.contract.joint_names
         self.position = dict(zip(names, [0.0, 0.0, 0.8, 0.3, 0.0, 0.5]))
         self._kind = KINDS[kind]
+        self._server: ActionServer | None = None
         self._node.create_subscription(Float64MultiArray, FORWARD["topic"], self._on_arm, qos.COMMAND)
         self._joints = self._node.create_publisher(JointState, "joint_states", qos.SENSOR)
         self._operator = operator
@@ -44,6 +46,12 @@ class Gripper:
     def serve(self) -> None:
         """Its controller is there from now on."""
         self._server = ActionServer(self._node, self._kind, ACTION, self._execute)
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._timer.cancel()
+        if self._server is not None:
+            self._server.destroy()
 
     async def _execute(self, handle: Any) -> Any:
         command = handle.request.command
@@ -85,6 +93,13 @@ def contract(tmp_path, kind) -> Contract:
 
 
 @pytest.fixture
+def gripper(operator, kind) -> Iterator[Gripper]:
+    gripper = Gripper(operator, kind)
+    yield gripper
+    gripper.close()
+
+
+@pytest.fixture
 def policy(operator) -> Policy:
     policy = Policy(operator)
     policy.goal = np.array([0.2, 0.0, 0.8, 0.3, 0.0, 0.1])
@@ -92,9 +107,9 @@ def policy(operator) -> Policy:
 
 
 def test_gripper_is_moved_by_one_goal_at_a_time_and_its_goals_are_on_a_topic(
-    start, tmp_path, operator, policy, kind
+    start, tmp_path, operator, policy, gripper, kind
 ):
-    gripper, published = Gripper(operator, kind), list[float]()
+    published = list[float]()
     gripper.serve()
     operator.node.create_subscription(Float64MultiArray, TOPIC, lambda m: published.extend(m.data), 100)
     start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
@@ -111,9 +126,8 @@ def test_gripper_is_moved_by_one_goal_at_a_time_and_its_goals_are_on_a_topic(
 
 
 def test_gripper_without_a_controller_holds_the_robot_and_is_named_until_it_is_there(
-    start, tmp_path, operator, policy, kind
+    start, tmp_path, operator, policy, gripper
 ):
-    gripper = Gripper(operator, kind)
     start("trajectory", autostart=True, contract=str(tmp_path / "contract.yaml"))
     named = policy.drives(lambda: f"no node has the action {ACTION}" in motion_of(operator))
     operator.wait(named, 90.0, "the action in the reasons")
