@@ -50,6 +50,41 @@ def test_export_episode_that_a_hold_cuts_is_done_only_at_its_end(tmp_path):
     assert [rows(root, episode)["next.done"].sum() for episode in (0, 1)] == [0, 1]
 
 
+TELEOP = {"topic": "leader/joint_states", "rate_hz": 50, "max_age_s": 0.2}
+
+
+def test_export_episode_with_a_correction_is_whole_and_says_whose_each_frame_is(tmp_path):
+    states = (
+        (0.0, 1),
+        (1.0, 6),
+        (1.5, 5),
+        (2.2, 1),
+    )  # policy, on the way to the leader arm, a person, policy
+    marks = ((0.3, "start", ""), (2.8, "success", ""))
+    Drive(tmp_path / "bag", seconds=3.0, motion=states, marks=marks, teleop=TELEOP)
+    root = tmp_path / "dataset"
+    assert export([tmp_path / "bag"], root) == 1
+    table, layout = rows(root, 0), info(root)["features"]
+    assert layout["intervention"] == {"dtype": "bool", "shape": [1], "names": None}
+    times_s = np.array([t / FPS for t in range(9, 85) if not 30 <= t < 45])
+    np.testing.assert_array_equal(table["intervention"], (times_s >= 1.5) & (times_s < 2.2))
+    expected = [[measured(t, joint) for joint in range(6)] for t in times_s]
+    states = np.array(table["observation.state"].tolist())
+    np.testing.assert_allclose(states, np.array(expected), atol=1e-3)
+    np.testing.assert_allclose(table["timestamp"], np.arange(len(times_s)) / FPS, atol=1e-6)
+    assert table["next.success"].sum() == 1 and described(root)[0]["length"] == len(times_s)
+    assert described(root)[0]["stats/intervention/mean"] == pytest.approx([table["intervention"].mean()])
+
+
+def test_export_robot_that_nobody_may_take_over_has_no_column_of_it(tmp_path):
+    Drive(tmp_path / "bag", seconds=1.0)
+    export([tmp_path / "bag"], tmp_path / "dataset")
+    assert "intervention" not in info(tmp_path / "dataset")["features"]
+    Drive(tmp_path / "taken", seconds=1.0, teleop=TELEOP)
+    with pytest.raises(ValueError, match="teleop"):
+        export([tmp_path / "bag", tmp_path / "taken"], tmp_path / "both")
+
+
 def test_export_of_one_outcome_leaves_out_the_others(tmp_path, capsys):
     Drive(tmp_path / "bag", seconds=4.0, marks=MARKS)
     bag = str(tmp_path / "bag")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from driven_bag import Drive, level, measured
-from test_episodes import MARKS
+from test_episodes import MARKS, TELEOP
 from test_export import FPS
 
 from vla_accel_ros.tools.export.convert import export
@@ -27,20 +27,23 @@ print(json.dumps({
     "episode": [int(row["episode_index"]) for row in rows],
     "task": [row["task"] for row in rows],
     "success": [bool(row["next.success"]) for row in rows],
+    "intervention": [bool(row["intervention"]) for row in rows],
     "done": [bool(row["next.done"]) for row in rows],
     "state": [row["observation.state"].tolist() for row in rows],
     "grey": [float(row["observation.images.front"].mean()) * 255 for row in rows],
     "outcome": list(frames.meta.episodes["outcome"]),
 }))
 """
+CORRECTED = ((0.0, 1), (2.8, 5), (3.0, 1))
+"""Times and states of motion: a person has the arm for 0.2 s."""
 TINY = "type=act device=cpu push_to_hub=false pretrained_backbone_weights=null dim_model=64 n_heads=2"
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    """Three marked episodes."""
+    """Three marked episodes, the last with a correction."""
     folder = tmp_path_factory.mktemp("peers")
-    Drive(folder / "bag", seconds=4.0, marks=MARKS)
+    Drive(folder / "bag", seconds=4.0, marks=MARKS, motion=CORRECTED, teleop=TELEOP)
     assert export([folder / "bag"], folder / "dataset") == 3
     return folder / "dataset"
 
@@ -61,6 +64,8 @@ def test_lerobot_reads_what_was_seen_felt_told_and_judged(dataset):
     last = np.append(np.diff(episodes) > 0, True)
     np.testing.assert_array_equal(frames["done"], last)
     np.testing.assert_array_equal(frames["success"], last & (episodes == 0))
+    human = np.array(frames["intervention"])
+    assert human[episodes == 2].sum() == 6 and not human[episodes < 2].any()
     assert [frames["task"][i] for i in np.flatnonzero(last)] == ["fold", "reach the red block", "fold"]
     for episode, begin_s in enumerate((0.5, 1.2, 2.6)):
         times_s = (np.ceil(begin_s * FPS - 1e-9) + np.arange((episodes == episode).sum())) / FPS

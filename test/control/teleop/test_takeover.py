@@ -84,11 +84,9 @@ def test_a_controller_holds_no_more_motion_than_the_persons_age_limit_and_a_stop
     arm.run(0.3)
     assert arm.speed > 0.3
     brake_s = float((LIMITS.velocity / LIMITS.acceleration).max())
-    end_ns = arm.controller.pieces[-1][0].end_ns
-    moving = arm.controller.pieces[-1][0].speeds.any(axis=1)
-    end_ns = arm.controller.pieces[-1][0].times_ns[
-        min(int(np.flatnonzero(moving).max()) + 1, len(moving) - 1)
-    ]
+    path = arm.controller.pieces[-1][0]
+    moving = np.flatnonzero(np.abs(path.speeds).max(axis=1))
+    end_ns = path.times_ns[min(int(moving.max()) + 1, len(path) - 1)]
     assert end_ns <= arm.now + (MAX_AGE_S + brake_s + 0.02) * 1e9
 
 

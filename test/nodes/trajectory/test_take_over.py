@@ -17,8 +17,9 @@ from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
 
 S = 1_000_000_000
+LEADER = "leader/joint_states"
 TELEOP = {
-    "topic": "leader/joint_states",
+    "topic": LEADER,
     "rate_hz": 50,
     "max_age_s": 0.5,
     "deadman": {"topic": "joy", "button": 1},
@@ -32,7 +33,7 @@ class Person:
 
     def __init__(self, operator: Operator, policy: Policy) -> None:
         self._operator, self._policy, self._sent_ns = operator, policy, 0
-        self._leader = operator.node.create_publisher(JointState, TELEOP["topic"], qos.SENSOR)
+        self._leader = operator.node.create_publisher(JointState, LEADER, qos.SENSOR)
         self._joy = operator.node.create_publisher(Joy, "joy", qos.SENSOR)
         self.position: np.ndarray | None = None
         self.pressed = False
@@ -101,7 +102,7 @@ def test_a_person_takes_the_arm_over_by_a_button_and_lets_go_of_it(operator, arm
 
 def test_a_service_takes_it_over_and_a_leader_that_falls_silent_stops_it_by_name(operator, arm, person):
     person.position, person.pressed = np.array([-0.2, 0.1, 1.0, 0.0, 0.1, 0.5]), True
-    assert TELEOP["topic"] in trigger(operator, "take_over")
+    assert LEADER in trigger(operator, "take_over")
     operator.wait(person.drives(lambda: arm.array(ARM)[0] < 0.0), TIMEOUT_S, "motion to the leader arm")
     person.position = None
     silent = person.drives(lambda: "holding" in motion_of(operator) and "teleop" in motion_of(operator))

@@ -87,9 +87,12 @@ def export(
 def _described(episodes: list[Episode], left_out: int, fps: int) -> Iterator[str]:
     """Yield what a bag gave, what was left out of it, and which images repeat."""
     frames = sum(map(len, episodes))
+    human = sum(int(episode.human.sum()) for episode in episodes)
     outcomes = Counter(episode.outcome for episode in episodes if episode.outcome)
     marked = "".join(f", {count} {outcome}" for outcome, count in outcomes.items())
     yield f"{len(episodes)} episodes{marked}, {frames} frames, {frames / fps:.1f} s"
+    if human:
+        yield f"{human} frames, {human / fps:.1f} s, are a person's (intervention)"
     if left_out:
         yield f"{left_out} frames, {left_out / fps:.1f} s, are left out: the robot was held"
     for camera in episodes[0].stamps_ns:
@@ -126,6 +129,10 @@ def _check_same(first: Streams, other: Streams) -> None:
         raise ValueError(
             f"{other.bag.path} is of {contract.robot} and {first.bag.path} of {ours.robot}, with other "
             "joints or cameras: export them apart"
+        )
+    if (ours.teleop is None) != (contract.teleop is None):
+        raise ValueError(
+            f"of the robots of {other.bag.path} and {first.bag.path} only one has teleop: export them apart"
         )
     if first.marked != other.marked:
         paths = first.bag.path, other.bag.path

@@ -4,7 +4,8 @@ Every episode has its own parquet file and its own video of each camera, so that
 of this version find them by the indices in meta/episodes. meta/info.json is written last: a folder without
 it, as after an error, is no dataset.
 
-Of episodes that a person marked the last frame has next.done, and next.success if they said so; the column
+A robot that a person may take over has LeRobot's column `intervention`: whether a person commanded it. Of
+episodes that a person marked the last frame has next.done, and next.success if they said so; the column
 outcome of meta/episodes has success, failure or unlabeled.
 
 Statistics are LeRobot's: min, max, mean, std, count and five quantiles, exact for numbers. For images every
@@ -31,7 +32,7 @@ _DATA = f"data/{_PLACE}.parquet"
 _VIDEO = f"videos/{{video_key}}/{_PLACE}.mp4"
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 _NUMBERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-_ENDINGS = {"next.done", "next.success"}
+_FLAGS = {"next.done", "next.success", "intervention"}
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _SIDE = 150
 
@@ -77,6 +78,8 @@ class Dataset:
             "index": np.arange(self._frames, self._frames + length),
             "task_index": np.array([self._tasks[task] for task in episode.tasks]),
         }
+        if self._contract.teleop is not None:
+            columns["intervention"] = episode.human
         if episode.outcome:
             last = np.arange(length) == length - 1
             columns["next.done"] = last & episode.ends
@@ -147,7 +150,7 @@ class Dataset:
         joints = list(self._contract.joint_names)
         for name in ("observation.state", "action"):
             features[name] = {"dtype": "float32", "shape": [len(joints)], "names": joints}
-        for name in _ENDINGS & self._columns.keys():
+        for name in _FLAGS & self._columns.keys():
             features[name] = {"dtype": "bool", "shape": [1], "names": None}
         for name in _NUMBERS:
             dtype = "float32" if name == "timestamp" else "int64"

@@ -4,6 +4,8 @@ Frames lie on a grid that begins with the first camera's first image. A frame ha
 the joints at that time, and as its action the commanded joints one step later, as the first action of a chunk
 is due one step after its observation. If a stream has nothing young enough by the contract, or the robot was
 held, the episode ends and the next one begins after the gap: no frame is made up, and none teaches to stand.
+While a person has taken the arm over, the action is what the person commanded, and the frame says so. The way
+to the person's leader arm is nobody's action: its frames are left out, and the episode goes on after them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.tools.export.streams import Streams, distance_s, nearest
+from vla_accel_ros.tools.export.streams import ALIGNING, HUMAN, Streams, distance_s, nearest
 
 SHORTEST = 2
 STILL = 1e-3
@@ -27,12 +29,14 @@ STILL = 1e-3
 class Episode:
     """N frames. states, actions: float32 [N, D], in the policy's units. stamps_ns: camera -> int64 [N], of
     the image in each frame. tasks: of each frame. outcome: as a person marked it, empty if the bag has
-    no marks. ends: the marked episode ends with these frames, and goes on after no gap."""
+    no marks. human: bool [N], whether a person commanded the arm. ends: the marked episode ends with these
+    frames, and goes on after no gap."""
 
     states: np.ndarray
     actions: np.ndarray
     stamps_ns: dict[str, np.ndarray]
     tasks: list[str]
+    human: np.ndarray
     outcome: str = ""
     ends: bool = True
 
@@ -83,22 +87,24 @@ def episodes(
         holding &= (np.abs(targets - measured) < STILL).all(axis=1)
     left_out = int((whole & holding).sum())
     whole &= ~holding
+    human, used = streams.reported(times_ns, HUMAN), ~streams.reported(times_ns, ALIGNING)
     tasks = streams.tasks(times_ns)
     whole &= np.array([bool(task.strip()) for task in tasks])
     groups: list[Any] = tasks if split else [0] * count
     if streams.marked:
         groups = streams.numbers(times_ns).tolist()
         whole &= np.array(groups) >= 0
-    ranges = _runs(whole, groups)
-    last_of = {groups[rows.start]: rows.start for rows in ranges}
+    ranges = _runs(whole, used, groups)
+    last_of = {groups[rows[0]]: rows[0] for rows in ranges}
     runs = [
         Episode(
             contract.to_policy(measured[rows]).astype(np.float32),
             contract.to_policy(targets[rows]).astype(np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
-            tasks[rows],
-            streams.episodes[groups[rows.start]].outcome if streams.marked else "",
-            not streams.marked or last_of[groups[rows.start]] == rows.start,
+            [tasks[row] for row in rows],
+            human[rows],
+            streams.episodes[groups[rows[0]]].outcome if streams.marked else "",
+            not streams.marked or last_of[groups[rows[0]]] == rows[0],
         )
         for rows in ranges
     ]
@@ -111,8 +117,9 @@ def episodes(
     return runs, left_out
 
 
-def _runs(whole: np.ndarray, groups: list[Any]) -> list[slice]:
-    """Return the row ranges of at least SHORTEST frames of one group with no gap between them."""
+def _runs(whole: np.ndarray, used: np.ndarray, groups: list[Any]) -> list[np.ndarray]:
+    """Return the used rows, int [N], of every range of one group with no gap in it, SHORTEST at least."""
     joined = [a and b and x == y for (a, b), (x, y) in zip(pairwise(whole), pairwise(groups))]
     cuts = [0, *(i for i, same in enumerate(joined, 1) if not same), len(whole)]
-    return [slice(a, b) for a, b in pairwise(cuts) if whole[a] and b - a >= SHORTEST]
+    ranges = [np.arange(a, b) for a, b in pairwise(cuts) if whole[a]]
+    return [rows[used[rows]] for rows in ranges if used[rows].sum() >= SHORTEST]

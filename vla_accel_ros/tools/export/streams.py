@@ -39,8 +39,9 @@ from vla_accel_ros.tools.replay.moments import (
 )
 
 JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
-MOTION, HELD = "vla_accel_msgs/msg/Motion", (2, 3)
-"""The trajectory node's report, and its states in which chunks stop for a reason: stopping and holding."""
+MOTION, HELD, HUMAN, ALIGNING = "vla_accel_msgs/msg/Motion", (2, 3), (5,), (6,)
+"""The trajectory node's report, and its states in which chunks stop for a reason (stopping and holding), a
+person commands the arm, and the arm goes to the person's leader arm."""
 TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
 _STAMP_END = 12
 """Where an image's stamp ends, after the encapsulation; what follows equals if the picture does."""
@@ -209,8 +210,12 @@ class Streams:
 
     def held(self, times_ns: np.ndarray) -> np.ndarray:
         """Return at which times, bool [N], the trajectory node stopped or held the robot; as it last told."""
+        return self.reported(times_ns, HELD)
+
+    def reported(self, times_ns: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+        """Return at which times, bool [N], the trajectory node had last told one of these states."""
         states = np.array([*self._motion.things, 0])  # before the first it told nothing
-        return np.isin(states[self._motion.newest(times_ns)], HELD)
+        return np.isin(states[self._motion.newest(times_ns)], wanted)
 
     def _read(self) -> None:
         take: dict[str, Callable[[Entry], None]] = {
