@@ -17,7 +17,7 @@ PASSING = (
     "the joints are moving",
     "coming to rest",
 )
-SENTENCES = 2
+SENTENCES = 1
 HEAD = (
     "| fault | runs | stands after [s] | peak speed | peak acceleration | goes on by itself | a person "
     "| said |",

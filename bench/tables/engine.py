@@ -109,41 +109,6 @@ def kernels_of_8_bits() -> Iterator[Line]:
 
 
 @table
-def outliers_in_8_bits() -> Iterator[Line]:
-    """The worst draw: cosine and error of each part."""
-    yield "", "image tokens", "keys", "values", "actions"
-    drawn = result("w8a8")["outliers"]["rows"]
-    for kind in ("pi0", "pi05"):
-        for precision in ("w8a8", "w8a8, calibrated"):
-            rows = [row for row in drawn if (row["kind"], row["precision"]) == (kind, precision)]
-            yield (
-                f"{NAMES[kind]}, {precision}",
-                *(
-                    f"{min(row[part]['cosine'] for row in rows):.4f}; "
-                    f"{100 * max(row[part]['error'] for row in rows):.1f} %"
-                    for part in ("tokens", "keys", "values", "actions")
-                ),
-            )
-
-
-@table
-def episodes_in_8_bits() -> Iterator[Line]:
-    """Of the bundled policy."""
-    yield "", "stands", "moves", "is changed", "all", "more than exact, %"
-    for row in result("w8a8")["success"]["rows"]:
-        low, high = (100 * bound for bound in row["interval_95"])
-        gain = row["against_default"]
-        more = (
-            f"{100 * gain['difference']:.1f} ({' to '.join(f'{100 * b:+.1f}' for b in gain['interval_95'])})"
-        )
-        yield (
-            f"episodes, {row['way'].removeprefix('euler 10').strip(', ') or 'exact'}",
-            *(str(condition["won"]) for condition in row["conditions"].values()),
-            f"{row['won']} of {row['n']} ({low:.1f} to {high:.1f} %)", more,
-        )  # fmt: skip
-
-
-@table
 def times_in_8_bits() -> Iterator[Line]:
     """Of pi0."""
     yield "pi0 on H100", *STAGES, "whole", "actions from float32, %"
@@ -230,7 +195,7 @@ def pipeline_frames() -> Iterator[Line]:
     rows = {(row["system"], row["tokens"]): row for row in every if row["prompt"] == length}
     tokens = sorted({number for _, number in rows})
     yield f"L = {length}", *(f"K = {k}" for k in tokens)
-    for system in dict.fromkeys(system for system, _ in rows):
+    for system in dict.fromkeys(system for system, _ in rows if not system.endswith("fresh")):
         yield system, *(aged(rows.get((system, k), {"none": True})) for k in tokens)
 
 

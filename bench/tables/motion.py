@@ -65,12 +65,12 @@ def cameras() -> Iterator[Line]:
 def horizon_signals() -> Iterator[Line]:
     """Spearman's correlation of signals with errors."""
     yield (
-        "signal", "later: all actions", "later: same place", "mean: all actions", "mean: same place",
+        "signal", "later chunk", "mean of ten",
     )  # fmt: skip
     rows = result("horizon")["signals"]["correlations"]
     for signal in ("update_ratio", "last_update", "spread", "agreement"):
         pair = [one(rows, signal=signal, error=error) for error in ("later", "mean")]
-        figures = [row[measure] for row in pair for measure in ("overall", "at_place")]
+        figures = [row["overall"] for row in pair]
         yield signal, *(between({**figure, "median": figure["rho"]}, "+.2f") for figure in figures)
 
 
