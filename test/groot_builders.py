@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data" / "oracles"
 KINDS = ("groot_n1_7", "groot_n1_5")
 LAYOUTS = ("nvidia", "lerobot")
 TAG = "oxe_droid_relative_eef_relative_joint"
-OTHER = "other_arm"
+OTHER, HAND = "other_arm", "hand_alone"
 ROOT = "_groot_model."
 
 
@@ -63,6 +63,23 @@ def add_embodiment(folder: Path, tag: str = OTHER, number: int = 1) -> None:
     }
     _edit(folder / "statistics.json", {tag: {"state": ranges, "action": ranges}})
     _edit(folder / "embodiment_id.json", {tag: number})
+
+
+def add_hand(folder: Path, tag: str = HAND) -> None:
+    """Describe a third embodiment in NVIDIA's folder: the pose of a hand and a gripper, as its first one
+    has them."""
+    file = folder / "processor_config.json"
+    processor = json.loads(file.read_text())
+    configs = processor["processor_kwargs"]["modality_configs"]
+    hand = json.loads(json.dumps(configs[TAG]))
+    for kind in ("state", "action"):
+        hand[kind]["modality_keys"] = hand[kind]["modality_keys"][:2]
+    hand["action"]["action_configs"] = hand["action"]["action_configs"][:2]
+    configs[tag] = hand
+    file.write_text(json.dumps(processor))
+    statistics = json.loads((folder / "statistics.json").read_text())
+    _edit(folder / "statistics.json", {tag: statistics[TAG]})
+    _edit(folder / "embodiment_id.json", {tag: 2})
 
 
 def _lerobots(folder: Path) -> None:

@@ -46,8 +46,8 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-def load(folder: Path, tag: str | None = TAG) -> GrootPolicy:
-    policy = load_policy(folder, statistics=tag)
+def load(folder: Path, tag: str | None = TAG, device: str = "cpu") -> GrootPolicy:
+    policy = load_policy(folder, device, statistics=tag)
     assert isinstance(policy, GrootPolicy)
     return policy
 
@@ -149,11 +149,15 @@ def test_guided_chunks_follow_the_chunk_before(policy: GrootPolicy) -> None:
     assert near < 0.5 * far
 
 
-def test_captured_stages_give_the_plain_bits(tmp_path: Path, policy: GrootPolicy) -> None:
-    if policy.config.taps:
-        policy = load(square(tmp_path / "square"), TAG)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_captured_stages_give_the_plain_bits(tmp_path: Path, kind: str, device: str) -> None:
+    policy = load(square(tmp_path / "square"), device=device)
+    if kind == "groot_n1_5":
+        policy = load(make_groot_folder(tmp_path / "old", kind, "lerobot"), None, device)
     assert policy.chain.capturable
     engines = Engine(policy, steps=STEPS), Engine(policy, steps=STEPS, fast=True)
+    engines[1].prepare([1, 2], range(1, policy.config.max_prompt + 1))
     for seed in (0, 1):
         plain, fast = (act(engine, frame(policy, seed), noise=seed) for engine in engines)
         np.testing.assert_array_equal(fast, plain)

@@ -117,7 +117,7 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
         )
         return [*findings, error("actions", fact, f"find out which they are: {OTHERS}")]
     for about, rows, ours, count, trained, limit in (
-        ("joints", "states", "joints", len(contract.joints), counts(model.state), model.state_dim),
+        ("joints", "states", "of them", len(contract.state_names), counts(model.state), model.state_dim),
         ("actions", "actions", "numbers an action", columns, counts(model.actions), model.action_dim),
     ):
         if trained.stop > 1 and count not in trained:
@@ -133,16 +133,20 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
 
 
 def _ranges(model: Description, contract: Contract) -> list[Finding]:
-    """Compare the joints' ranges in training with the contract's limits, joint by joint."""
+    """Compare the joints' ranges in training with the contract's limits, joint by joint; not of those that a
+    hand stands for."""
     if not model.state.shape[1]:
         return []
-    limits = np.array([[joint.lower, joint.upper] for joint in contract.joints]).T
-    allowed = np.sort(contract.to_policy(limits), axis=0)
     findings = []
-    for index, joint in enumerate(contract.joints):
-        (low, high), (lower, upper) = model.state[:, index], allowed[:, index]
+    for joint in contract.joints:
+        if joint.name not in contract.state_names:
+            continue
+        index = contract.state_names.index(joint.name)
+        lower, upper = sorted(limit * joint.scale + joint.offset for limit in (joint.lower, joint.upper))
+        low, high = model.state[:, index]
         trained = f"was at {low:.3g} to {high:.3g} in training"
-        about, ratio = f"joints[{index}] ({joint.name})", (high - low) / (upper - lower)
+        about = f"joints[{contract.joints.index(joint)}] ({joint.name})"
+        ratio = (high - low) / (upper - lower)
         ends = (np.array([low, high]) - joint.offset) / joint.scale
         if joint.gain is None and _beyond_turns(joint, ends):
             fact = f"{trained}, which as unit: {joint.unit} is {np.degrees(abs(ends)).max():.0f} degrees"

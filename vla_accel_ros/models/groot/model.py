@@ -102,6 +102,7 @@ class Groot(nn.Module):
         breaks: before which word each comes. What is launched depends on shapes alone.
         """
         embeddings, axes = self.language_model.embed_tokens(words), 3 if self.config.sections else 1
+        breaks = [min(word, len(words)) for word in breaks]
         parts, added, positions, lengths = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
         position, ends = 0, (*breaks, len(words))
         for index, (start, end) in enumerate(zip((0, *breaks), ends, strict=True)):
