@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import JOINTS, make_checkpoint, make_config
+from builders import make_checkpoint, make_config
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
@@ -149,7 +149,7 @@ class Run:
             stamps_ns[camera.image] = stamp_ns + number
             picture = self._picture(camera.name, camera.topic, stamp_ns + number)
             images[camera.image] = camera.view(picture)
-        state, felt = self._rng.uniform(-0.5, 0.5, (2, JOINTS)).astype(np.float32)
+        state, felt = self._rng.uniform(-0.5, 0.5, (2, len(self.contract.state_names))).astype(np.float32)
         words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
         observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)
         with self.engine.observe(observation) as prefix:
@@ -157,7 +157,7 @@ class Run:
             self.write(f"{self._space}/observed", observed)
             chunk = self._act(prefix, felt if self.engine.policy.chain.takes_state else None)
             self.write(f"{self._space}/action_chunk", convert.chunk_to_message(chunk, self.contract, 0.01))
-            if self._frame % 3 == 0:
+            if self._frame % 3 == 0 and self.engine.policy.chain.answers:
                 with self.engine.ask(prefix, max_tokens=self.load.config.answer_tokens) as answer:
                     text = Text(prefix, self._frame, "".join(answer), finished=True)
                 self.write(
