@@ -62,6 +62,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
         "groot": "vla_accel_ros.models.groot.checkpoint:FORMAT",
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",
+        "xvla": "vla_accel_ros.models.xvla.checkpoint:FORMAT",
         "openvla": "vla_accel_ros.models.openvla.checkpoint:FORMAT",
         "orbax": "vla_accel_ros.models.pi.orbax_checkpoint:FORMAT",
         "pi": "vla_accel_ros.models.pi.checkpoint:FORMAT",

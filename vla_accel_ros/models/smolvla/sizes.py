@@ -51,7 +51,7 @@ def infer_smolvla(
             state_dim=axes(shapes, "model.state_proj.weight", 2)[1],
             horizon=whole(data, "chunk_size"),
             max_prompt=whole(data, "tokenizer_max_length"),
-            image_names=_cameras(data),
+            image_names=lerobot_cameras(data),
         )
     except KeyError as error:
         raise ValueError(
@@ -83,7 +83,7 @@ def _check_resize(data: Mapping[str, Any], vision: VisionConfig) -> None:
         )
 
 
-def _cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
+def lerobot_cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the camera names in prefix order, without those that lerobot calls empty and never fills."""
     features = data.get("input_features")
     features = features if isinstance(features, dict) else {}

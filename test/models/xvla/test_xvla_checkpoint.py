@@ -1,0 +1,151 @@
+"""Folders in which lerobot saved an X-VLA: both layouts of names, what is refused, and what a folder says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from xvla_oracle import XVLAOracle, whole_folder
+
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.robots import Embodiment
+from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
+from vla_accel_ros.models.xvla.config import XVLA as PUBLISHED
+from vla_accel_ros.models.xvla.model import XVLA, time_embedding
+
+MICROSOFTS = (
+    (r"vlm\.multi_modal_projector\.image_projection\.weight", "vlm.image_projection"),
+    (r"vlm\.multi_modal_projector\.image_position_embed\.", "vlm.image_pos_embed."),
+    (r"vlm\.multi_modal_projector\.", "vlm."),
+    (r"vlm\.language_model\.", "vlm.language_model.model."),
+    (r"(convs\.\d)\.conv\.", r"\1.proj."),
+    (r"\.(conv[12])\.(weight|bias)$", r".\1.fn.dw.\2"),
+    (r"spatial_block\.norm1\.", "spatial_block.window_attn.norm."),
+    (r"channel_block\.norm1\.", "channel_block.channel_attn.norm."),
+    (r"\.(window_attn|channel_attn)\.(qkv|proj)\.", r".\1.fn.\2."),
+    (r"\.ffn\.(fc[12])\.", r".ffn.fn.net.\1."),
+    (r"\.norm2\.(weight|bias)$", r".ffn.norm.\1"),
+)
+"""transformers' names -> those of Microsoft's Florence-2, as lerobot up to 0.4.4 has them."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return whole_folder("xvla/checkpoint", tmp_path / "policy")
+
+
+def changed(file: Path, change: Callable[[Any], object]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+
+
+def microsofts(name: str) -> str:
+    if not name.startswith("model.vlm."):
+        return name
+    for pattern, replacement in MICROSOFTS:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def test_microsofts_names_are_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    file = folder / "model.safetensors"
+    native = load_policy(folder).model.state_dict()
+    tensors = {microsofts(name): value for name, value in load_file(file).items()}
+    projection = "model.vlm.image_projection"
+    tensors[projection] = tensors[projection].t().contiguous()
+    tensors["model.vlm.language_model.final_logits_bias"] = torch.zeros(1, 400)
+    embedding = tensors.pop("model.vlm.language_model.model.encoder.embed_tokens.weight")
+    tensors["model.vlm.language_model.model.shared.weight"] = embedding
+    assert "model.vlm.vision_tower.blocks.2.1.channel_block.ffn.fn.net.fc2.weight" in tensors
+    save_file(tensors, file)
+    loaded = load_policy(folder).model.state_dict()
+    assert loaded.keys() == native.keys()
+    assert all(torch.equal(loaded[name], value) for name, value in native.items())
+
+
+def test_a_folder_says_its_sizes_domain_and_actions(folder: Path) -> None:
+    said = describe(folder)
+    assert not said.missing
+    assert said.config.horizon == 10 and said.config.image_names == ("image", "image2", "image3")  # type: ignore[attr-defined]
+    assert any("domain 3 of 6" in note and "ee6d" in note for note in said.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda c: c.update(action_mode="gripper9"), ("action_mode", "gripper9", "ee6d")),
+        (lambda c: c.update(resize_imgs_with_padding=None), ("resize_imgs_with_padding", "[224, 224]")),
+        (lambda c: c.update(domain_feature_key="domain"), ("domain_feature_key", "domain")),
+        (lambda c: c.update(flow_schedule="cosine"), ("flow_schedule",)),
+        (lambda c: c["florence_config"]["vision_config"].update(qkv_bias=False), ("qkv_bias",)),
+        (lambda c: c["florence_config"]["text_config"].update(scale_embedding=True), ("scale_embedding",)),
+        (lambda c: c["florence_config"].pop("text_config"), ("text_config",)),
+    ],
+)
+def test_another_setting_is_refused_by_name(
+    folder: Path, change: Callable[[Any], object], names: tuple[str, ...]
+) -> None:
+    changed(folder / "config.json", change)
+    with pytest.raises(ValueError) as refused:
+        load_policy(folder)
+    assert all(name in str(refused.value) for name in names)
+
+
+@pytest.mark.parametrize("domain", [6, -1, "libero", None])
+def test_a_domain_that_the_network_has_not_is_refused(folder: Path, domain: Any) -> None:
+    def set_domain(data: Any) -> None:
+        (step,) = [s for s in data["steps"] if s["registry_name"] == "xvla_add_domain_id"]
+        step["config"]["domain_id"] = domain
+
+    changed(folder / "policy_preprocessor.json", set_domain)
+    with pytest.raises(ValueError) as refused:
+        load_policy(folder)
+    assert "domain_id" in str(refused.value) and repr(domain) in str(refused.value)
+
+
+def test_every_tensor_that_does_not_fit_is_named(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("model.transformer.norm.bias")
+    tensors["model.transformer.blocks.9.norm1.bias"] = torch.zeros(48)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError) as refused:
+        load_policy(folder)
+    assert "transformer.norm.bias" in str(refused.value) and "blocks.9" in str(refused.value)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "captured"])
+def test_robots_of_two_domains_share_an_engine_bit_for_bit(folder: Path, fast: bool) -> None:
+    oracle = XVLAOracle.load("xvla/checkpoint", folder)
+    own, noise = oracle.policy, oracle["noise"][0].numpy()
+    robots = {"left": Embodiment(own, 0.1), "right": Embodiment(replace(own, domain=5), 0.1)}
+    together = Engine(own, fast=fast, steps=10, robots=robots)
+    frames = {name: together.observe(replace(oracle.observation, robot=name)) for name in robots}
+    chunks = {name: together.act(frames[name], noise=noise).actions for name in ("right", "left")}
+    for name, robot in robots.items():
+        alone = Engine(robot.policy, fast=fast, steps=10)
+        assert (alone.act(alone.observe(oracle.observation), noise=noise).actions == chunks[name]).all()
+    assert abs(chunks["left"] - oracle["actions_model"][0].numpy()).max() < 1e-5
+    assert abs(chunks["right"] - chunks["left"]).max() > 1e-3
+
+
+def test_published_sizes_have_879_million_parameters() -> None:
+    with torch.device("meta"):
+        model = XVLA(PUBLISHED)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == pytest.approx(879e6, rel=0.002)
+    assert (
+        PUBLISHED.image_tokens == 50 and PUBLISHED.prefix_rows + PUBLISHED.horizon + PUBLISHED.prompts == 276
+    )
+
+
+def test_time_is_not_scaled() -> None:
+    at_one = time_embedding(torch.ones(1), 4)[0]
+    assert at_one.tolist() == pytest.approx([0.5403023, 0.9950042, 0.8414710, 0.0998334], abs=1e-6)

@@ -1,0 +1,131 @@
+"""A recorded run of lerobot's X-VLA: a folder with oracle.json, oracle.npz and checkpoints.
+
+A checkpoint without processors gets those of the first that has them; each is loaded as a user would load it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from oracle import DTYPES, FOLDER, read_folder_arrays
+from torch import Tensor
+
+from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.xvla.policy import XVLAPolicy
+from vla_accel_ros.types import Observation
+
+
+def xvla_names() -> list[str]:
+    """`folder/checkpoint` of every recording."""
+    files = (f for f in sorted(FOLDER.glob("*/oracle.json")) if json.loads(f.read_text())["family"] == "xvla")
+    return [
+        str(weights.parent.relative_to(FOLDER))
+        for file in files
+        for weights in sorted(file.parent.glob("checkpoint*/model.safetensors"))
+    ]
+
+
+def whole_folder(name: str, place: Path) -> Path:
+    """A copy of a checkpoint with processors and tokenizer."""
+    folder = FOLDER / name
+    whole = next(path.parent for path in sorted(folder.parent.glob("checkpoint*/policy_preprocessor.json")))
+    shutil.copytree(whole, place)
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    return place
+
+
+@dataclass(frozen=True)
+class XVLAOracle:
+    """spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint."""
+
+    name: str
+    spec: dict[str, Any]
+    arrays: dict[str, Tensor]
+    policy: XVLAPolicy
+
+    @classmethod
+    def load(cls, name: str, place: Path, device: str = "cpu", dtype: str = "") -> XVLAOracle:
+        folder = whole_folder(name, place) if not place.exists() else place
+        spec = json.loads((FOLDER / name).parent.joinpath("oracle.json").read_text())
+        policy = load_policy(folder, device, DTYPES[dtype or spec.get("dtype", "float32")])
+        assert isinstance(policy, XVLAPolicy)
+        return cls(name, spec, read_folder_arrays((FOLDER / name).parent, device), policy)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.arrays[key]
+
+    @property
+    def exact(self) -> bool:
+        """Whether float32 agreement can be asked for."""
+        return self.policy.kv_dtype in (torch.float32, torch.float64)
+
+    @property
+    def layers(self) -> int:
+        """Of the longest way through the network."""
+        config = self.policy.config
+        return 2 * sum(config.vision.depths) + config.text.depth + config.depth
+
+    @cached_property
+    def in_float64(self) -> XVLAOracle:
+        """The same weights, computed with as good as no rounding."""
+        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
+
+    @property
+    def observation(self) -> Observation:
+        names = [key.removeprefix("raw_image.") for key in self.arrays if key.startswith("raw_image.")]
+        images = {name: self[f"raw_image.{name}"].cpu().numpy() for name in names}
+        state = self["state"].cpu().numpy()
+        return Observation(images=images, state=state, instruction=self.spec["task"], stamp_ns=0)
+
+    @property
+    def inputs(self) -> PolicyInputs:
+        return self.policy.inputs(self.observation)
+
+    def image_tokens(self) -> Tensor:
+        """[views, n, W]"""
+        seen = self.policy.encode(self.inputs.images)["seen"]
+        return seen.unflatten(0, (-1, self.policy.config.image_tokens))
+
+    def features(self) -> Tensor:
+        """Of the main view and the prompt, [1, n + L, W]."""
+        return self.policy.model.prefix(self.image_tokens()[None], self.inputs.tokens[None])[0]
+
+    def predictions(self) -> Tensor:
+        """Clean actions [steps, 1, H, A] at the recorded states."""
+        inputs, model = self.inputs, self.policy.model
+        rows = self._rows(inputs, inputs.more["domain"])
+        steps = zip(self["steps.x_t"], self["steps.t"], self["steps.proprio"], strict=True)
+        domain = inputs.more["domain"]
+        return torch.stack(
+            [model.denoise(self._wide(x), self._wide(t), state, rows, domain) for x, t, state in steps]
+        )
+
+    def sampled(self, noise: str = "noise", domains: str = "model_in.domain_id") -> Tensor:
+        """Actions [B, H, D] as the reference gives them, of robots of these domains."""
+        policy, inputs, steps = self.policy, self.inputs, len(self["steps.t"])
+        domain, x1 = self[domains], self._wide(self[noise])
+        rows = self._rows(inputs, domain)
+        state = inputs.state[None].expand(len(domain), -1)
+        x, dt = x1, self._wide(torch.full((1,), -1.0 / steps))
+        for step in range(steps):
+            t = self._wide(torch.full((1,), 1.0 - step / steps)).expand(len(domain))
+            x = x + dt * policy.denoise(x, t, dt, x1, state, rows, domain)
+        return torch.stack([torch.from_numpy(policy.actions(row, inputs.state.numpy())) for row in x])
+
+    def _rows(self, inputs: PolicyInputs, domain: Tensor) -> Tensor:
+        words, others = self.policy.model.prefix(self.image_tokens()[None], inputs.tokens[None])
+        many = len(domain)
+        return self.policy.model.transformer.rows(
+            words.expand(many, -1, -1), others.expand(many, -1, -1), domain
+        )
+
+    def _wide(self, x: Tensor) -> Tensor:
+        return x.double() if self.policy.kv_dtype == torch.float64 else x
