@@ -24,27 +24,34 @@ from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
+from vla_accel_ros.models.xvla.config import BartConfig, DaViTConfig, XVLAConfig
+from vla_accel_ros.models.xvla.model import XVLA
+from vla_accel_ros.models.xvla.policy import XVLAPolicy
 from vla_accel_ros.planning.work import Sizes
-from vla_accel_ros.tools.bench.subjects import random_model, random_smolvla
+from vla_accel_ros.tools.bench.subjects import random_model, random_network, random_smolvla
 
 JOINTS = 7
 WORD = "word"
 
 
 def random_policy(
-    config: PiConfig | SmolVLAConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+    config: PiConfig | SmolVLAConfig | XVLAConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
 ) -> Policy:
     """Return a random policy with JOINTS joints."""
+    if isinstance(config, XVLAConfig):
+        return policy_of(random_network(lambda: XVLA(config), device, seed).to(dtype))
     if isinstance(config, SmolVLAConfig):
         return policy_of(random_smolvla(config, device, seed).set_precision(dtype))
     return policy_of(random_model(config, device, seed).set_precision(dtype))
 
 
-def policy_of(model: Pi | SmolVLA) -> Policy:
+def policy_of(model: Pi | SmolVLA | XVLA) -> Policy:
     """Return a policy around an existing model."""
     nothing, mask = Normalizer.identity(), np.zeros(JOINTS, np.bool_)
     if isinstance(model, SmolVLA):
         return SmolVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
+    if isinstance(model, XVLA):
+        return XVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
     return Policy(model, _tokenizer(), nothing, nothing, mask)
 
 
@@ -77,6 +84,12 @@ TINY_SMOLVLA = SmolVLAConfig(
     LlamaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS),
     LlamaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS),
     2, 300, 8, 8, 8, 32, ("base", "left", "right"),
+)  # fmt: skip
+
+TINY_XVLA = XVLAConfig(
+    DaViTConfig((16, 32, 48, 64), (1, 1, 2, 1), (2, 4, 6, 8), (2, 4, 6, 8), 3, 8, 10),
+    BartConfig(64, 2, 128, 4, 400, 64),
+    64, 48, 3, 192, 4, 6, 4, 16, 64, False, 20, 20, 10, 20, 3, ("base", "left", "right"), "ee6d",
 )  # fmt: skip
 
 

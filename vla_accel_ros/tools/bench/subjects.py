@@ -7,7 +7,7 @@ errors; then weights are rounded to bfloat16 as openpi does. Random weights take
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
 STEPS = 10
+Network = TypeVar("Network", bound=torch.nn.Module)
 
 
 class Inputs(NamedTuple):
@@ -52,11 +53,16 @@ def random_model(
 
 def random_smolvla(config: SmolVLAConfig, device: torch.device, seed: int = 0) -> SmolVLA:
     """Return a SmolVLA in evaluation mode with every parameter drawn."""
+    return random_network(lambda: SmolVLA(config), device, seed)
+
+
+def random_network(make: Callable[[], Network], device: torch.device, seed: int = 0) -> Network:
+    """Return a network in evaluation mode with every parameter drawn."""
     with torch.device("meta"):
-        model = SmolVLA(config)
+        model = make()
     model = model.to_empty(device=device)
     _draw(model, device, seed)
-    return model.eval()
+    return model.requires_grad_(False).eval()
 
 
 def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:

@@ -1,0 +1,93 @@
+"""Every family that runs on the engine's plain stages: from frames in host memory to actions in host memory.
+
+    python bench/families.py [--kinds xvla ...] [--views 1 2 3] [--runs N]
+
+Random weights of the published sizes. A frame is `Engine.observe` and `Engine.act` of an engine with captured
+graphs, timed by the host; `eager` is the same without graphs. The error is that of bfloat16 graphs against
+float32 in plain torch, on the same weights and noise, as a share of the largest action.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from run import Bench, Given, Row, main
+from shared.timing import summary, synchronize
+from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.xvla.config import XVLA
+from vla_accel_ros.tools.bench.policies import TINY_XVLA, WORD, random_policy
+from vla_accel_ros.types import Observation
+
+KINDS: dict[str, Any] = {"xvla": XVLA}
+TINY: dict[str, Any] = {"xvla": TINY_XVLA}
+STEPS = {"xvla": 10}
+OBSERVATIONS, WARM_UP, EAGER = 3, 10, 10
+ABOUT = {"steps": STEPS, "seeds": "weights 0, observations 0 to 2, noise 0", "image": [480, 640]}
+
+
+def options(add: Callable[..., Any]) -> None:
+    add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    add("--views", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2), help="numbers of cameras")
+    add("--runs", type=int, default=200, help="frames of each case (default: %(default)s)")
+
+
+def measure(given: Given) -> Iterator[Row]:
+    """A row for each model and number of views."""
+    for kind in given.kinds:
+        config = (TINY if given.small else KINDS)[kind]
+        policy = random_policy(config, given.device, given.dtype)
+        weights = sum(parameter.nbytes for parameter in policy.model.parameters())
+        fast, eager = (Engine(policy, fast=graphs, steps=STEPS[kind]) for graphs in (True, False))
+        for views in given.views:
+            frames = [observed(policy, views, seed) for seed in range(OBSERVATIONS)]
+            row = {"kind": kind, "views": views, "weights_gb": round(weights / 1e9, 3)}
+            row |= {"frame": timed(fast, frames, given.runs), "eager": timed(eager, frames, EAGER)}
+            row["error"] = error(fast, policy, config, frames[0], given)
+            yield row
+        del policy, fast, eager
+        gc.collect()
+
+
+def observed(policy: Policy, views: int, seed: int) -> Observation:
+    """Noise images and a state within -1..1."""
+    rng = np.random.default_rng(seed)
+    names = policy.config.image_names[:views]
+    images = {name: rng.integers(0, 256, (480, 640, 3), dtype=np.uint8) for name in names}
+    state = rng.uniform(-1.0, 1.0, policy.joints).astype(np.float32)
+    return Observation(images, state, " ".join([WORD] * 10), stamp_ns=0)
+
+
+def timed(engine: Engine, frames: Sequence[Observation], runs: int) -> dict[str, float]:
+    """Milliseconds of a frame."""
+    times_s = list[float]()
+    for number in range(WARM_UP + runs):
+        synchronize(engine.policy.device)
+        begin_s = time.perf_counter()
+        with engine.observe(frames[number % len(frames)]) as prefix:
+            engine.act(prefix)
+        times_s.append(time.perf_counter() - begin_s)
+    return summary(1e3 * np.array(times_s[WARM_UP:]))
+
+
+def error(engine: Engine, policy: Policy, config: Any, frame: Observation, given: Given) -> float:
+    """Of the actions, against float32."""
+    noise = np.random.default_rng(0).normal(size=(config.horizon, config.action_dim)).astype(np.float32)
+    exact = random_policy(config, given.device, torch.float32)
+    plain = Engine(exact, steps=engine.config.steps)
+    with engine.observe(frame) as prefix, plain.observe(frame) as exact_prefix:
+        ours, theirs = (e.act(p, noise=noise).actions for e, p in ((engine, prefix), (plain, exact_prefix)))
+    return round(float(np.abs(ours - theirs).max() / np.abs(theirs).max()), 5)
+
+
+BENCH = Bench("families", measure, options, about=ABOUT, gpu=True, smoke="--small --runs 2 --views 2")
+
+if __name__ == "__main__":
+    sys.exit(main(BENCH))
