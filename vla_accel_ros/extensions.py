@@ -59,6 +59,7 @@ class ControllerKind:
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     # In the order in which they are tried: formats that name themselves come first.
     MODEL_FAMILIES: {
+        "pi0_fast": "vla_accel_ros.models.pi_fast.checkpoint:FORMAT",
         "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
         "groot": "vla_accel_ros.models.groot.checkpoint:FORMAT",
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",

@@ -1,4 +1,4 @@
-"""Our models against recordings of the unmodified references: openpi (lerobot for guidance), OpenVLA, GR00T.
+"""Our models against recordings of the unmodified references: openpi, OpenVLA, GR00T, lerobot.
 
 VLA_ORACLES=<folder> pytest test/models/test_oracles.py compares them with every recording in a folder;
 without the variable, with those shipped with the tests (oracle.py). pi0 and pi0.5 are computed padded and
@@ -10,7 +10,9 @@ bfloat16, too, which robots run.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from closeness import rounding
@@ -19,7 +21,10 @@ from openvla_oracle import OpenVLAOracle
 from oracle import FOLDER, Oracle, fixture_names
 from oracle_agreement import agree, bound, distance, in_half
 from oracle_runs import Run
+from pi_fast_oracle import SAMPLES, PiFastOracle, pi_fast_names
+from xvla_oracle import XVLAOracle, xvla_names
 
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import prefix_weights
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.model import is_unused
@@ -75,6 +80,16 @@ def groot(request: pytest.FixtureRequest, device: str) -> GrootOracle:
     return load_groot(request.param, device)
 
 
+@pytest.fixture(params=xvla_names(), scope="module")
+def xvla(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> XVLAOracle:
+    return XVLAOracle.load(request.param, tmp_path_factory.mktemp("xvla") / "folder")
+
+
+@pytest.fixture(params=pi_fast_names(), scope="module")
+def pi_fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PiFastOracle:
+    return PiFastOracle.load(request.param, tmp_path_factory.mktemp("pi_fast") / "folder")
+
+
 @pytest.fixture(autouse=True)
 def without_gradients() -> object:
     with torch.no_grad():
@@ -82,9 +97,9 @@ def without_gradients() -> object:
 
 
 def test_there_is_something_to_compare_with() -> None:
-    assert NAMES or OPENVLA_NAMES or GROOT_NAMES, (
+    assert NAMES or OPENVLA_NAMES or GROOT_NAMES or xvla_names() or pi_fast_names(), (
         f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors), "
-        "and no folder with one of GR00T (oracle.json, oracle.npz, checkpoint*)"
+        "and no folder with oracle.json"
     )
 
 
@@ -286,3 +301,74 @@ def test_groot_float32_recordings_computed_in_bfloat16(groot: GrootOracle, devic
     in_half(half.features(), groot["vl_features"], groot.layers)
     in_half(half.velocities(), groot["velocity"], groot.layers)
     in_half(half.raw(), groot["action_pred"], groot.layers)
+
+
+def test_xvla_inputs(xvla: XVLAOracle) -> None:
+    inputs = xvla.inputs
+    assert inputs.tokens.tolist() == xvla["token_ids"][0].tolist()
+    assert inputs.more["domain"].tolist() == xvla["model_in.domain_id"].tolist()
+    assert torch.equal(inputs.state, xvla["model_in.proprio"][0])
+    assert distance(inputs.images, xvla["model_in.image_input"][0, : len(inputs.images)]) < 1e-6
+
+
+def test_xvla_image_tokens_and_features(xvla: XVLAOracle) -> None:
+    agree(xvla, XVLAOracle.image_tokens, xvla["vision.projected"])
+    agree(xvla, XVLAOracle.features, xvla["prefix.vlm_features"])
+
+
+def test_xvla_predicts_the_clean_actions_of_every_step(xvla: XVLAOracle) -> None:
+    agree(xvla, XVLAOracle.predictions, xvla["steps.predicted_action"])
+
+
+def test_xvla_actions(xvla: XVLAOracle) -> None:
+    agree(xvla, XVLAOracle.sampled, xvla["actions_model"])
+
+
+def test_xvla_actions_of_robots_of_two_domains_in_one_batch(xvla: XVLAOracle) -> None:
+    recorded = xvla["batch2.actions_model"]
+    agree(xvla, lambda xvla: xvla.sampled("batch2.noise", "batch2.domain_id"), recorded)
+
+
+def test_xvla_float32_recordings_computed_in_bfloat16(xvla: XVLAOracle, tmp_path: Path) -> None:
+    half = XVLAOracle.load(xvla.name, tmp_path / "folder", dtype="bfloat16")
+    in_half(half.image_tokens(), xvla["vision.projected"], half.layers)
+    in_half(half.features(), xvla["prefix.vlm_features"], half.layers)
+    in_half(half.sampled(), xvla["actions_model"], half.layers)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_pi_fast_prompt_and_pixels(pi_fast: PiFastOracle, sample: str) -> None:
+    inputs = pi_fast.policy.inputs(pi_fast.observation(sample))
+    recorded, valid = pi_fast[f"{sample}prompt_tokens"][0], pi_fast[f"{sample}prompt_mask"][0]
+    assert inputs.tokens[:-1].tolist() == recorded[valid].tolist()
+    assert sample or distance(inputs.images, pi_fast["pixel_values"][0]) < 1e-6
+
+
+def test_pi_fast_scores_of_every_token(pi_fast: PiFastOracle) -> None:
+    agree(pi_fast, PiFastOracle.scores, pi_fast["logits"])
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_pi_fast_acts_as_recorded(pi_fast: PiFastOracle, sample: str) -> None:
+    engine = Engine(pi_fast.policy)
+    with engine.observe(pi_fast.observation(sample)) as prefix:
+        chunk = engine.act(prefix)
+    assert np.abs(chunk.actions - pi_fast[f"{sample}actions"][0].numpy()).max() < 1e-5
+
+
+def test_pi_fast_float32_recordings_computed_in_bfloat16(pi_fast: PiFastOracle, tmp_path: Path) -> None:
+    half = PiFastOracle.load(pi_fast.name, tmp_path / "folder", "bfloat16")
+    in_half(half.scores().float(), pi_fast["logits"], half.layers)
+
+
+def test_pi_fast_tokens_of_actions(pi_fast: PiFastOracle) -> None:
+    fast, horizon, dims = pi_fast.policy.fast, *pi_fast["fast_chunks"].shape[1:]
+    assert fast is not None
+    for chunk, padded, decoded in zip(
+        pi_fast["fast_chunks"], pi_fast["fast_tokens"], pi_fast["fast_decoded"], strict=True
+    ):
+        tokens = [token for token in padded.tolist() if token >= 0]
+        assert fast.encode(chunk.numpy()) == tokens
+        assert np.abs(fast.decode(tokens, horizon, dims) - decoded.numpy()).max() < 1e-9
+    truncated = fast.decode(pi_fast["fast_truncated_tokens"].tolist(), horizon, dims)
+    assert np.abs(truncated - pi_fast["fast_truncated_decoded"].numpy()).max() < 1e-9

@@ -109,6 +109,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
         raise ValueError(f"staggered is {config.staggered}, but a {kind} policy denoises nothing: use 0.")
     if acts != DECODE:
         return
+    if not policy.chain.causal and config.token_mode != SEQUENTIAL:
+        raise ValueError(
+            f"token_mode is '{config.token_mode}', but images and words of a {kind} policy see each other "
+            f"and are computed by themselves; use {SEQUENTIAL}."
+        )
     if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
         raise ValueError(
             f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "

@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from vla_accel_ros.models.micro_requests import DECODE
-from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Embodiment:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
 
 
+def tokens_of(policy: AnyPolicy) -> int:
+    """Most tokens in an action of a policy; 0 if it does not act by tokens."""
+    return cast(TokenPolicy, policy).most_tokens if policy.chain.acts == DECODE else 0
+
+
 class Robots:
     """The robots of one engine, by name. Safe to use from several threads, also while the engine runs.
 
@@ -49,8 +55,7 @@ class Robots:
         self._known: dict[str, Embodiment] = {}
         self._several = False
         given = given or {}
-        joints = [own.policy.joints, *(one.policy.joints for one in given.values())]
-        self.most_joints = max(joints)
+        self.most_tokens = max(tokens_of(one.policy) for one in (own, *given.values()))
         for name, embodiment in given.items():
             self.add(name, embodiment)
 
@@ -60,9 +65,9 @@ class Robots:
         return tuple(self._known)
 
     @property
-    def joints(self) -> frozenset[int]:
-        """The numbers of joints of all robots."""
-        return frozenset(one.policy.joints for one in (self.own, *self._known.values()))
+    def tokens(self) -> frozenset[int]:
+        """The numbers of tokens in an action of all robots."""
+        return frozenset(tokens_of(one.policy) for one in (self.own, *self._known.values()))
 
     def add(self, name: str, embodiment: Embodiment) -> None:
         """Describe a robot, or describe it again; this applies to frames that are observed from now on.
@@ -95,7 +100,7 @@ class Robots:
 
     def has_room(self, policy: AnyPolicy) -> bool:
         """Whether an action's tokens fit; always true for chunks that are made otherwise."""
-        return policy.chain.acts != DECODE or policy.joints <= self.most_joints
+        return tokens_of(policy) <= self.most_tokens
 
     def _check(self, name: str, policy: AnyPolicy) -> None:
         own = self.own.policy
@@ -113,6 +118,6 @@ class Robots:
                 )
         if not self.has_room(policy):
             raise ValueError(
-                f"an action of the robot '{name}' has {policy.joints} tokens, but there is room for "
-                f"{self.most_joints}; give the engine this robot when it is made."
+                f"an action of the robot '{name}' has {tokens_of(policy)} tokens, but there is room for "
+                f"{self.most_tokens}; give the engine this robot when it is made."
             )

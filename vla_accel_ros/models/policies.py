@@ -110,10 +110,17 @@ class CapturablePolicy(FlowPolicy, Protocol):
 
 
 class TokenPolicy(AnyPolicy, Protocol):
-    """Acts by the first D tokens that continue its prompt; raw actions are ids int64 [..., D]."""
+    """Acts by the tokens that continue its prompt; raw actions are ids int64 [..., n].
+
+    most_tokens: n at most. end_token: the id that ends an action before that, None if nothing does.
+    """
 
     @property
     def model(self) -> Continues: ...
+    @property
+    def most_tokens(self) -> int: ...
+    @property
+    def end_token(self) -> int | None: ...
 
 
 def computed(policy: AnyPolicy, micro: MicroRequest, given: Mapping[str, Any]) -> Mapping[str, Any]:

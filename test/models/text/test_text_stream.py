@@ -19,7 +19,8 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
 class Bytes:
     """A tokeniser of one token a byte, the hardest case."""
 
-    size = 256
+    size = words = 256
+    begins = False
     eos: int | None = None
 
     def encode(self, text: str, bos: bool = False) -> list[int]:

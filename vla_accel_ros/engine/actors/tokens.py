@@ -47,15 +47,15 @@ def check(request: Request, acts: str = "acts by tokens") -> None:
             raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
 
 
-def _count(request: Request) -> int:
-    """K, the number of tokens in an action of the request's robot."""
-    return request.frame.embodiment.policy.joints
+def _policy(request: Request) -> TokenPolicy:
+    """The policy of the request's robot."""
+    return cast(TokenPolicy, request.frame.embodiment.policy)
 
 
 def _finish(request: Request) -> None:
     """Make the request's tokens, which are complete, into an action of its robot."""
     prefix = request.frame
-    del request.tokens[_count(request) :]
+    del request.tokens[_policy(request).most_tokens :]
     request.finished = True
     with failing_alone(request):
         request.result = Chunk(
@@ -72,8 +72,6 @@ class TokenActor:
     """Computes all tokens of a frame in one micro-batch. last_hidden: hidden state of a prefix's last token,
     by slot and length. tokens: most tokens in an action of any robot; 0 = the policy's."""
 
-    horizon = 1
-
     def __init__(
         self,
         policy: AnyPolicy,
@@ -82,8 +80,9 @@ class TokenActor:
         tokens: int = 0,
     ) -> None:
         self._model, self._pool = cast(TokenPolicy, policy).model, pool
+        self.horizon = int(getattr(policy.config, "horizon", 1))
         self._last_hidden = last_hidden
-        room = max(1, (tokens or policy.joints) - 1)
+        room = max(1, (tokens or cast(TokenPolicy, policy).most_tokens) - 1)
         self._tail = KVPool(policy.config.prefix, 1, room, policy.device, policy.kv_dtype)
 
     def first_stage(self, request: Request) -> str:
@@ -110,7 +109,8 @@ class TokenActor:
             kv = self._pool.view(prefix.slot, prefix.n_tokens)
             hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
             room = self._tail.view(0, self._tail.max_tokens)
-            steps = decode(self._model, kv, hidden, _count(request), room=room)
+            policy = _policy(request)
+            steps = decode(self._model, kv, hidden, policy.most_tokens, stop=policy.end_token, room=room)
             request.tokens = torch.cat([step.tokens for step in steps]).tolist()
             _finish(request)
 
@@ -146,7 +146,7 @@ class PackedTokenActor:
         self._policy, self._config, self._pool, self._encoded = policy, config, pool, encoded
         plain: Forward = partial(packed.forward, policy.model.language_model.model, together=together)
         self._captured, self._forward = forward, forward or plain
-        self._counts = counts or (policy.joints,)
+        self._counts = counts or (cast(TokenPolicy, policy).most_tokens,)
         self.tokens = max(self._counts)
         self._slots: dict[Request, int] = {}  # of actions in progress
 
@@ -180,7 +180,7 @@ class PackedTokenActor:
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
             request.stage = DECODE
-            if len(request.tokens) >= _count(request):
+            if len(request.tokens) >= _policy(request).most_tokens:
                 _finish(request)
 
     def drop(self, request: Request) -> None:

@@ -80,7 +80,7 @@ class ModelRunner:
     ) -> None:
         self.policy, self.config, self._device = policy, config, policy.device
         self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
-        most = self.robots.most_joints
+        most = self.robots.most_tokens
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
         kernels = config.fast and has_kernels(policy)
@@ -92,7 +92,7 @@ class ModelRunner:
         speaks = chain.decodes and not silent
         forward = _forward(policy, config, most, self.int8) if kernels and speaks else None
         self.partitioned = Partitioned(config, policy.device, kernels and chain.acts == DENOISE)
-        packs = chain.acts == DECODE and (config.fast or config.token_mode != SEQUENTIAL)
+        packs = chain.acts == DECODE and chain.causal and (config.fast or config.token_mode != SEQUENTIAL)
         slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
         tokens = policy.config.max_tokens + (most - 1 if packs else 0) if chain.holds_kv else 1
         stack = policy.config.prefix if chain.holds_kv else None
@@ -109,7 +109,7 @@ class ModelRunner:
             worded, share = cast(WordedPolicy, policy), offload_share(config.offload)
             self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
             self.prefill = encoded = EncodeOnly(worded, self.pool, self.towers)
-            counts = self.robots.joints
+            counts = self.robots.tokens
             self.actor = PackedTokenActor(worded, config, self.pool, encoded, forward, counts=counts)
         else:
             self.prefill = self._make_prefill(kernels)

@@ -186,8 +186,18 @@ class OpenVLAPolicy:
 
     @property
     def joints(self) -> int:
-        """D, the size of an action, and the number of tokens to generate for it."""
+        """D, the size of an action."""
         return self.stats.size
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of an action."""
+        return self.joints
+
+    @property
+    def end_token(self) -> None:
+        """Nothing ends an action before its last token."""
+        return None
 
     @property
     def action_tokens(self) -> ActionTokens:

@@ -10,16 +10,17 @@ for them; masks are for training batches. Parameter names are those of the openp
 from __future__ import annotations
 
 import math
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
 from vla_accel_ros.models.layers.vision import Embeddings, SigLIP
 
-__all__ = ["KV", "Pi", "time_embedding"]
+__all__ = ["KV", "Pi", "Worded", "time_embedding"]
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 
@@ -32,11 +33,22 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1).to(t.dtype)
 
 
+class PaliGemmaSizes(Protocol):
+    """What a PaliGemma takes of a network's sizes."""
+
+    @property
+    def vision(self) -> VisionConfig: ...
+    @property
+    def prefix(self) -> GemmaConfig: ...
+    @property
+    def vocab(self) -> int: ...
+
+
 class VisionTower(nn.Module):
     """`vision_tower.vision_model`. Modules that only hold others reproduce the published parameter names,
     which come from wrapping Hugging Face's PaliGemma and Gemma."""
 
-    def __init__(self, config: PiConfig) -> None:
+    def __init__(self, config: PaliGemmaSizes) -> None:
         super().__init__()
         self.vision_model = SigLIP(config.vision)
 
@@ -44,7 +56,7 @@ class VisionTower(nn.Module):
 class Projector(nn.Module):
     """`multi_modal_projector.linear`"""
 
-    def __init__(self, config: PiConfig) -> None:
+    def __init__(self, config: PaliGemmaSizes) -> None:
         super().__init__()
         self.linear = nn.Linear(config.vision.width, config.prefix.width)
 
@@ -52,7 +64,7 @@ class Projector(nn.Module):
 class PaliGemmaModel(nn.Module):
     """`paligemma.model`"""
 
-    def __init__(self, config: PiConfig) -> None:
+    def __init__(self, config: PaliGemmaSizes) -> None:
         super().__init__()
         self.vision_tower = VisionTower(config)
         self.multi_modal_projector = Projector(config)
@@ -89,33 +101,24 @@ class PaliGemmaWithExpert(nn.Module):
         self.gemma_expert = GemmaExpert(config)
 
 
-class Pi(nn.Module):
-    """A pi0 or pi0.5 network of the given sizes, randomly initialised."""
+class Worded(nn.Module):
+    """The half that pi0, pi0.5 and pi0-FAST share: images and words become a prefix, which text continues.
 
-    def __init__(self, config: PiConfig) -> None:
-        super().__init__()
-        self.config = config
-        width = config.expert.width
-        pi05 = config.kind == "pi05"
-        self.paligemma_with_expert = PaliGemmaWithExpert(config)
-        self.action_in_proj = nn.Linear(config.action_dim, width)
-        self.action_out_proj = nn.Linear(width, config.action_dim)
-        if pi05:
-            self.time_mlp_in = nn.Linear(width, width)
-            self.time_mlp_out = nn.Linear(width, width)
-        else:
-            self.state_proj = nn.Linear(config.state_dim, width)
-            self.action_time_mlp_in = nn.Linear(2 * width, width)
-            self.action_time_mlp_out = nn.Linear(width, width)
+    paligemma: the module with `model` and `lm_head`.
+    """
 
-    def tie_weights(self) -> None:
-        """Make the language head and the token embedding one tensor again, after parameters were replaced."""
-        self.paligemma_with_expert.paligemma.tie_weights()
+    config: Any
+
+    @property
+    def paligemma(self) -> Any:
+        """`paligemma_with_expert.paligemma`"""
+        outer: Any = self.paligemma_with_expert
+        return outer.paligemma
 
     @property
     def language_model(self) -> Gemma:
         """The prefix stack."""
-        return self.paligemma_with_expert.paligemma.model.language_model
+        return self.paligemma.model.language_model
 
     @property
     def stack(self) -> Gemma:
@@ -125,38 +128,21 @@ class Pi(nn.Module):
     @property
     def vision(self) -> SigLIP:
         """The image encoder."""
-        return self.paligemma_with_expert.paligemma.model.vision_tower.vision_model
+        return self.paligemma.model.vision_tower.vision_model
 
     @property
     def projector(self) -> nn.Linear:
         """From the image encoder's tokens to the prefix stack's."""
-        return self.paligemma_with_expert.paligemma.model.multi_modal_projector.linear
-
-    @property
-    def expert(self) -> Gemma:
-        """The action expert."""
-        return self.paligemma_with_expert.gemma_expert.model
+        return self.paligemma.model.multi_modal_projector.linear
 
     @property
     def embed_table(self) -> Tensor:
         """The token embedding and language head [vocab, W], not scaled."""
         return self.language_model.embed_tokens.weight
 
-    def set_precision(self, dtype: torch.dtype) -> Pi:
-        """Cast to dtype, except what openpi keeps in float32: patch and position embeddings, Gemma norms, and
-        the action, state and time projections."""
-        self.to(dtype)
-        for module in self.modules():
-            if isinstance(module, Embeddings | RMSNorm):
-                module.float()
-        for name, child in self.named_children():
-            if name != "paligemma_with_expert":
-                child.float()
-        return self
-
     def encode(self, images: Tensor) -> Tensor:
         """images float [N, 3, S, S] in [-1, 1] -> image tokens [N, n_patch, W]. Not scaled by sqrt(W)."""
-        model = self.paligemma_with_expert.paligemma.model
+        model = self.paligemma.model
         return model.multi_modal_projector.linear(model.vision_tower.vision_model(images))
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
@@ -210,6 +196,47 @@ class Pi(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
         return F.linear(hidden, self.embed_table)
+
+
+class Pi(Worded):
+    """A pi0 or pi0.5 network of the given sizes, randomly initialised."""
+
+    def __init__(self, config: PiConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.expert.width
+        pi05 = config.kind == "pi05"
+        self.paligemma_with_expert = PaliGemmaWithExpert(config)
+        self.action_in_proj = nn.Linear(config.action_dim, width)
+        self.action_out_proj = nn.Linear(width, config.action_dim)
+        if pi05:
+            self.time_mlp_in = nn.Linear(width, width)
+            self.time_mlp_out = nn.Linear(width, width)
+        else:
+            self.state_proj = nn.Linear(config.state_dim, width)
+            self.action_time_mlp_in = nn.Linear(2 * width, width)
+            self.action_time_mlp_out = nn.Linear(width, width)
+
+    def tie_weights(self) -> None:
+        """Make the language head and the token embedding one tensor again, after parameters were replaced."""
+        self.paligemma_with_expert.paligemma.tie_weights()
+
+    @property
+    def expert(self) -> Gemma:
+        """The action expert."""
+        return self.paligemma_with_expert.gemma_expert.model
+
+    def set_precision(self, dtype: torch.dtype) -> Pi:
+        """Cast to dtype, except what openpi keeps in float32: patch and position embeddings, Gemma norms, and
+        the action, state and time projections."""
+        self.to(dtype)
+        for module in self.modules():
+            if isinstance(module, Embeddings | RMSNorm):
+                module.float()
+        for name, child in self.named_children():
+            if name != "paligemma_with_expert":
+                child.float()
+        return self
 
     def velocity(
         self, x: Tensor, t: Tensor, state: Tensor | None, kv: KV, kv_mask: Tensor | None = None

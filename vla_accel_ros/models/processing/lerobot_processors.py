@@ -26,6 +26,8 @@ RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 IN_0_5_1 = {"delta_actions_processor": RELATIVE}
 """The name that lerobot 0.5.1 registers the step under; 0.6.0 renamed it."""
 RENAME, TOKENIZER = "rename_observations_processor", "tokenizer_processor"
+ACTION_TOKENIZER = "action_tokenizer_processor"
+"""A step of training alone."""
 TRANSPORT: Mapping[str, frozenset[str]] = {
     RENAME: frozenset({"rename_map"}),
     "to_batch_processor": frozenset(),
@@ -36,6 +38,7 @@ TRANSPORT: Mapping[str, frozenset[str]] = {
 PROMPT_STEPS: Mapping[str, tuple[str, ...]] = {
     "pi0": ("pi0_new_line_processor", "smolvla_new_line_processor"),
     "pi05": ("pi05_prepare_state_tokenizer_processor_step",),
+    "pi0_fast": ("pi0_fast_prepare_state_tokenizer_processor_step",),
     "smolvla": ("smolvla_new_line_processor",),
 }
 """The step that writes the prompt, by the kind of policy; pi0's has had two names."""
@@ -47,10 +50,20 @@ FIELDS: Mapping[str, frozenset[str]] = {
     UNNORMALIZER: NORMALIZER_FIELDS,
     RELATIVE: frozenset({"enabled", "exclude_joints", "action_names"}),
     ABSOLUTE: frozenset({"enabled"}),
+    ACTION_TOKENIZER: frozenset(
+        {
+            "action_tokenizer_name",
+            "paligemma_tokenizer_name",
+            "max_action_tokens",
+            "trust_remote_code",
+            "allow_truncation",
+        }
+    ),
 }
 FIXED: Mapping[str, Mapping[str, Any]] = {
     "device_processor": {"float_dtype": None},
     TOKENIZER: {"task_key": "task", "padding_side": "right"},
+    ACTION_TOKENIZER: {"fast_skip_tokens": 128},
 }
 """Fields of a step that change actions, with the value that is implemented."""
 ENTRY_FIELDS = frozenset({"registry_name", "config", "state_file", "artifacts"})

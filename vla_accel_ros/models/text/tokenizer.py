@@ -38,10 +38,13 @@ MOST_KEPT = 64
 
 class Tokenizer(Protocol):
     """The tokenizer methods that a policy needs. size: one more than the largest id that a prompt may get.
-    eos: the id that ends a text, or None."""
+    words: ids without those that were added to the vocabulary. eos: the id that ends a text, or None. begins:
+    whether the tokenizer's own template begins a text with the beginning-of-sequence id."""
 
     size: int
+    words: int
     eos: int | None
+    begins: bool
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """Return the ids of the text, after the beginning-of-sequence id if `bos`."""
@@ -71,6 +74,8 @@ class JsonTokenizer:
         never = {id_ for id_, token in added if token.special and id_ != self._bos}
         ids = self._inner.get_vocab(with_added_tokens=True).values()
         self.size: int = 1 + max((id_ for id_ in ids if id_ not in never), default=-1)
+        self.words: int = self._inner.get_vocab_size(with_added_tokens=False)
+        self.begins = self._bos in self._inner.encode("", add_special_tokens=True).ids
         self._rows = rows
         self._path = path
         self._ids = lru_cache(MOST_KEPT)(self._encoded)
@@ -132,6 +137,7 @@ class SentencePieceTokenizer:
                 f"{path} is not a readable sentencepiece model ({error}); copy it again."
             ) from error
         self.size: int = self._inner.vocab_size()
+        self.words, self.begins = self.size, True
         self.eos: int | None = self._inner.eos_id() if self._inner.eos_id() >= 0 else None
         self._ids = lru_cache(MOST_KEPT)(self._encoded)
 

@@ -1,0 +1,196 @@
+"""Read folders in which lerobot saved a pi0-FAST.
+
+Layout: `config.json` (type pi0_fast), `model.safetensors`, the two processor files with the statistics that
+they name, PaliGemma's tokenizer, and the tokenizer of actions in `fast_tokenizer/`, or where config.json's
+action_tokenizer_name says if that is a folder. lerobot downloads both tokenizers from the hub: copy them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.fields import LEROBOT as LEROBOT_FIELDS
+from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, check_fields, words
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    filled,
+    read_sizes,
+    renamed,
+)
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
+from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.config import GemmaConfig
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, whole
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.pi.infer_config import PREFIX, VISION, VISION_HEAD_DIM
+from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
+from vla_accel_ros.models.pi_fast.fast import FastTokenizer
+from vla_accel_ros.models.pi_fast.model import PiFast
+from vla_accel_ros.models.pi_fast.policy import SKIPPED, PiFastPolicy
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.processing.lerobot_processors import (
+    ABSOLUTE,
+    ACTION_TOKENIZER,
+    PROMPT_STEPS,
+    RELATIVE,
+    check_prompt_steps,
+    read_lerobot_normalizers,
+    read_relative,
+)
+from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+ROOT = "model."
+HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
+FAST_FOLDER = "fast_tokenizer"
+STEPS = (*PROMPT_STEPS["pi0_fast"], RELATIVE, ABSOLUTE, ACTION_TOKENIZER)
+FIELDS = LEROBOT_FIELDS | words("""
+    paligemma_variant action_expert_variant dtype use_relative_actions relative_exclude_joints
+    action_feature_names image_resolution text_tokenizer_name action_tokenizer_name max_action_tokens
+    max_decoding_steps validate_action_token_prefix use_kv_cache
+""")
+FIXED: Mapping[str, Any] = {**LEROBOT_FIXED, "temperature": 0.0, "fast_skip_tokens": SKIPPED}
+
+
+def holds(contents: Contents) -> bool:
+    """Return whether config.json names a pi0-FAST."""
+    return contents.config.get("type") == "pi0_fast" or contents.kind == "pi0_fast"
+
+
+def load(contents: Contents, options: Options) -> PiFastPolicy:
+    """See checkpoint.load_policy."""
+    folder, config = contents.folder, read_pi_fast_config(contents)
+    tokenizer, fast = load_tokenizer(folder, config.vocab), load_fast(contents)
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = read_normalizers(folder, config, options.statistics)
+    relative = read_relative(folder, config.action_dim, contents.config) if options.normalize else None
+    mask = options.actions(relative, config.action_dim, str(folder))
+
+    def read_weights() -> PiFast:
+        return load_pi_fast_model(contents.table, config, contents.weights, options)
+
+    model = options.network(config, str(folder), read_weights)
+    return PiFastPolicy(model, tokenizer, state, actions, mask, conventions=LEROBOT, fast=fast)
+
+
+def load_fast(contents: Contents) -> FastTokenizer:
+    """Return the tokenizer of actions. Raises ValueError saying what to copy if there is none."""
+    name = contents.config.get("action_tokenizer_name")
+    places = [contents.folder / FAST_FOLDER]
+    places += [contents.folder / name] if isinstance(name, str) and name else []
+    for place in places:
+        if (place / "processor_config.json").is_file():
+            return FastTokenizer(place)
+    raise ValueError(
+        f"{contents.folder} has no folder {FAST_FOLDER} with the tokenizer of actions, which lerobot "
+        "downloads; copy tokenizer.json and processor_config.json of "
+        f"{name or 'physical-intelligence/fast'} into it."
+    )
+
+
+def read_normalizers(
+    folder: Path, config: PiFastConfig, dataset: str | None = None
+) -> tuple[Normalizer, Normalizer]:
+    """Return (state, actions), see read_lerobot_normalizers. Raises ValueError, too, if another step than
+    pi0-FAST's writes the prompt."""
+    check_prompt_steps(folder, config.kind, config.max_prompt)
+    return read_lerobot_normalizers(folder, STEPS, dataset)
+
+
+def read_pi_fast_config(contents: Contents) -> PiFastConfig:
+    """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
+    the shapes. Raises ValueError if a setting is unknown."""
+    check_merged(contents.folder, contents.tensors)
+    return read_sizes(contents, PiFastConfig.from_json, infer_pi_fast, check_settings)
+
+
+def check_settings(data: Mapping[str, Any]) -> None:
+    """Raise ValueError naming a field of lerobot's config.json that is unknown or not implemented."""
+    check_fields(data, "", FIELDS, FIXED)
+
+
+def infer_pi_fast(shapes: Shapes, data: Mapping[str, Any]) -> PiFastConfig:
+    """Return the sizes of the checkpoint with these tensors. data: lerobot's config.json. Raises ValueError
+    if a tensor is missing or a setting is unknown."""
+    check_settings(data)
+    try:
+        head_dim, _ = axes(
+            shapes, f"{ROOT}{PREFIX}layers.0.self_attn.k_proj.weight", 2
+        )  # of its one key head
+        return PiFastConfig(
+            vision=siglip(shapes, ROOT + VISION, VISION_HEAD_DIM),
+            prefix=stack(GemmaConfig, shapes, ROOT + PREFIX, head_dim),
+            vocab=axes(shapes, ROOT + HEAD, 2)[0],
+            action_dim=_channels(data),
+            state_dim=whole(data, "max_state_dim", 32),
+            horizon=whole(data, "n_action_steps"),
+            max_action_tokens=whole(data, "max_decoding_steps", whole(data, "max_action_tokens", 256)),
+            max_prompt=whole(data, "tokenizer_max_length", 200),
+            image_names=lerobot_cameras(data),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
+            "folder that lerobot saved a pi0-FAST in."
+        ) from error
+
+
+def _channels(data: Mapping[str, Any]) -> int:
+    """Return D of output_features. The tokens say nothing of it."""
+    features = data.get("output_features")
+    action = features.get("action") if isinstance(features, dict) else None
+    shape = action.get("shape") if isinstance(action, dict) else None
+    if not isinstance(shape, list) or len(shape) != 1:
+        raise ValueError(f"output_features.action is {action!r}; give its shape [D], the robot's channels.")
+    return whole({"shape": shape[0]}, "output_features.action.shape")
+
+
+def load_pi_fast_model(
+    table: Mapping[str, Stored], config: PiFastConfig, where: Path, options: Options
+) -> PiFast:
+    """Return a model of these sizes with the weights of `table`. Raises ValueError listing every tensor that
+    does not fit."""
+    check_pi_fast(table, config, where)
+    with on_meta():
+        model = PiFast(config).set_precision(options.dtype)
+    names = {ROOT + name: name for name, _ in model.named_parameters()}
+    return filled(model, table, names, where, options, fused_parts(model))
+
+
+def check_pi_fast(table: Mapping[str, Stored], config: PiFastConfig, where: Path) -> None:
+    """Raise one ValueError that lists every difference between the tensors and the model."""
+    with on_meta():
+        model = PiFast(config)
+    shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    check_table(table, shapes, lambda name: False, where)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    folder, config, missing = contents.folder, read_pi_fast_config(contents), Missing()
+    nothing = (Normalizer.identity(), Normalizer.identity())
+    state, actions = missing.read(read_normalizers, folder, config, statistics, default=nothing)
+    relative = missing.read(read_relative, folder, config.action_dim, contents.config)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(load_fast, contents)
+    missing.read(lambda: check_pi_fast(contents.table, config, contents.weights))
+    notes = [f"acts by up to {config.max_action_tokens} tokens of FAST, {config.horizon} actions of them"]
+    return lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights; with lerobot's names."""
+    config = read_pi_fast_config(contents)
+    check_pi_fast(contents.table, config, contents.weights)
+    return renamed(contents.table, {name: name for name in contents.table})
+
+
+FORMAT = Format("pi0-FAST", holds, describe, load, weights)

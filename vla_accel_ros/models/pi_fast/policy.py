@@ -1,0 +1,97 @@
+"""A pi0-FAST policy: the network, and the conversion between it and a robot's units.
+
+It has Policy's methods, but a request produces tokens until one ends them, and `actions` turns all of them
+into a chunk: "Action: ", the tokens of FAST, "|". Images are lerobot's. The prompt has the state, and ends
+with the id that begins sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
+from vla_accel_ros.models.pi_fast.fast import FastTokenizer
+from vla_accel_ros.models.pi_fast.model import PiFast
+from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.checks import check_prompt, check_words
+from vla_accel_ros.models.processing.conventions import state_bins
+
+BEFORE, END = "Action: ", "|"
+"""What the model writes before and after a chunk."""
+SKIPPED = 128
+"""Last ids of PaliGemma's vocabulary, before which those of FAST stand, backwards."""
+
+
+def fast_prompt(instruction: str, state: np.ndarray) -> str:
+    """Return the whole prompt. state: normalised, [D]."""
+    words = instruction.strip().replace("_", " ").replace("\n", " ")
+    return f"Task: {words}, State: {' '.join(str(number) for number in state_bins(state))};\n"
+
+
+@dataclass(frozen=True)
+class PiFastPolicy(Policy):
+    """The network and its pre- and post-processing; see Policy. prompt_state is not used. fast: the tokenizer
+    of actions."""
+
+    model: PiFast  # type: ignore[assignment]
+    fast: FastTokenizer | None = None
+
+    @property
+    def config(self) -> PiFastConfig:  # type: ignore[override]
+        """The network's sizes."""
+        return self.model.config
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a chunk."""
+        return self.config.max_action_tokens
+
+    @property
+    def end_token(self) -> int:
+        """The id that ends a chunk."""
+        return self.tokenizer.encode(END)[-1]
+
+    def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
+        """Return the prompt's token ids. Raises ValueError if there are more than max_prompt."""
+        check_words(instruction, self.config.max_prompt)
+        normal = self.state_normalizer.normalize(self.state_normalizer.padded(np.asarray(state)))
+        tokens = self.tokenizer.encode(fast_prompt(instruction, normal), bos=True)
+        inner = tokens if self.tokenizer.begins else tokens[1:]
+        check_prompt(instruction, inner, self.config.max_prompt)
+        return [*inner, tokens[0]]
+
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        """Generated ids int64 [1, n] -> actions float32 [H, D]. Raises ValueError for tokens that are no
+        chunk."""
+        assert self.fast is not None
+        (tokens,) = raw.tolist()
+        codes = self.tokenizer.words - 1 - SKIPPED - np.array(self._between(tokens), np.int64)
+        chunk = self.fast.decode(codes.tolist(), self.config.horizon, self.joints)
+        return super().actions(torch.from_numpy(chunk), state)
+
+    def _between(self, tokens: list[int]) -> list[int]:
+        """The tokens of a chunk without those before it, up to the one that ends it."""
+        before, end = self.tokenizer.encode(BEFORE), self.end_token
+        if tokens[: len(before)] != before:
+            wrote = self.tokenizer.decode(tokens[: len(before)])
+            raise ValueError(f"the model wrote {wrote!r} where {BEFORE!r} begins a chunk of actions.")
+        tokens = tokens[: tokens.index(end)] if end in tokens else tokens
+        rest, kept = tokens, list[int]()
+        while rest:
+            step = len(before) if rest[: len(before)] == before else 1
+            kept += rest[:1] if step == 1 else []
+            rest = rest[step:]
+        return kept
+
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
+        """Inverse of actions, but for rounding: absolute targets [H, D] -> ids int64 [n]."""
+        assert self.fast is not None
+        relative = np.asarray(actions, np.float64) - self._origin(state)
+        normal = self.action_normalizer.normalize(self.action_normalizer.as_trained(relative))
+        codes = self.tokenizer.words - 1 - SKIPPED - np.array(self.fast.encode(normal), np.int64)
+        before, end = self.tokenizer.encode(BEFORE), self.end_token
+        return torch.tensor([*before, *codes.tolist(), end])
