@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from std_msgs.msg import Float64MultiArray, MultiArrayDimension
 from vla_accel_msgs.srv import GetActionChunk
 from vla_accel_ros import EngineConfig, Observation
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.inference.action_chunks import service_kind
 from vla_accel_ros.nodes.inference.loading import Load
 
 POSITIONS = [0.1, -0.2, 0.5, 0.3, 0.0, 0.4]
@@ -143,3 +146,11 @@ def test_chunk_of_the_robots_topics_leaves_the_stream_of_chunks_alone(operator, 
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert stamps == sorted(set(stamps))
     assert "loop: " not in node.log
+
+
+def test_type_of_the_service_is_moveit_pros_where_that_is_installed(monkeypatch):
+    assert service_kind() is GetActionChunk
+    theirs = types.SimpleNamespace(GetActionChunk=object())
+    monkeypatch.setitem(sys.modules, "moveit_pro_ml_msgs", types.ModuleType("moveit_pro_ml_msgs"))
+    monkeypatch.setitem(sys.modules, "moveit_pro_ml_msgs.srv", theirs)
+    assert service_kind() is theirs.GetActionChunk

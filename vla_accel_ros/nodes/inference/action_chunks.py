@@ -5,10 +5,14 @@ Its frame has a robot name of its own in the engine, so that the stream of chunk
 its memory back at once. One request is computed at a time, in a thread, beside the stream; others wait, and
 the node goes on receiving. previous_action_chunk is continued as in real-time chunking. The chunk is within
 the joints' ranges; whoever executes it answers for speed and acceleration.
+
+MoveIt Pro calls it by its own type, which is served where that package (moveit_pro_ml_msgs) is installed, and
+ours, which has the same fields, elsewhere.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,6 +39,14 @@ SERVICE = "get_action_chunk"
 _MOST_IMAGES = 16
 
 
+def service_kind() -> Any:
+    """MoveIt Pro's type of the service; ours where that is not installed."""
+    try:
+        return importlib.import_module("moveit_pro_ml_msgs.srv").GetActionChunk
+    except ImportError:
+        return GetActionChunk
+
+
 class ActionChunks:
     """The service of a node, from its configuration to its release."""
 
@@ -44,13 +56,12 @@ class ActionChunks:
         self._cameras = {camera.image: camera for camera in contract.cameras}
         self._images = {camera.name: camera.image for camera in contract.cameras}
         self._images |= {image: image for image in self._cameras}
-        node.serve(GetActionChunk, SERVICE, self._on_request)
+        self._kind = service_kind()
+        node.serve(self._kind, SERVICE, self._on_request)
         node.on_release(lambda: self._worker.shutdown(cancel_futures=True))
 
-    async def _on_request(
-        self, request: GetActionChunk.Request, response: GetActionChunk.Response
-    ) -> GetActionChunk.Response:
-        response.status = GetActionChunk.Response.ERROR
+    async def _on_request(self, request: Any, response: Any) -> Any:
+        response.status = self._kind.Response.ERROR
         done: Future = Future()
         try:
             if not self._node.active:
@@ -72,7 +83,7 @@ class ActionChunks:
         if work.cancelled() or (error := work.exception()) is not None:
             response.message = "the node was cleaned up" if work.cancelled() else brief(str(error))
             return response
-        response.status = GetActionChunk.Response.CHUNK_PRODUCED
+        response.status = self._kind.Response.CHUNK_PRODUCED
         self._fill(response, work.result(), list(request.robot_state.name))
         return response
 
@@ -84,7 +95,7 @@ class ActionChunks:
         finally:
             self._engine.runner.remove(SERVICE)
 
-    def _observation(self, request: GetActionChunk.Request) -> Observation:
+    def _observation(self, request: Any) -> Observation:
         """What is asked about. Raises ValueError, one sentence, if the request is wrong."""
         if self._contract.actions != "joints":
             raise ValueError(
@@ -146,7 +157,7 @@ class ActionChunks:
             raise ValueError(f"robot_state has {positions.tolist()}: give finite positions in rad or m")
         return self._contract.to_policy(positions).astype(np.float32)
 
-    def _continued(self, request: GetActionChunk.Request, state: np.ndarray) -> dict[str, Any]:
+    def _continued(self, request: Any, state: np.ndarray) -> dict[str, Any]:
         """Arguments of `act` that continue the chunk before. Raises ValueError if it cannot be continued."""
         previous, policy = request.previous_action_chunk, self._engine.policy
         if request.new_episode or not len(previous.data):
@@ -173,7 +184,7 @@ class ActionChunks:
         agreement = Agreement("guidance", rows, delay, max(end, delay), "LINEAR", "identity", steps, -1)
         return {"guidance": Guidance.of(policy, agreement, state, policy.config.horizon)}
 
-    def _fill(self, response: GetActionChunk.Response, chunk: Chunk, order: list[str]) -> None:
+    def _fill(self, response: Any, chunk: Chunk, order: list[str]) -> None:
         """The chunk, with joints in the order of the request if it named exactly these."""
         names = list(self._contract.action_names)
         joints = self._contract.action_joints
