@@ -167,6 +167,22 @@ MISTAKES = {
         ("{topic: arm", "{kind: forward_command, rate_hz: 50, topic: arm", "controllers[0].rate_hz = 50.0"),
         ("{topic: arm", "{kind: servo_joint, rate_hz: 500, topic: arm", "controllers[0].rate_hz = 500.0"),
         (
+            "{topic: arm",
+            "{kind: gripper_command, rate_hz: 20, topic: arm",
+            "controllers[0].action is missing",
+        ),
+        ("joints: [a]}", "joints: [a], max_effort: 5}", "controllers[0].max_effort = 5"),
+        (
+            "{topic: arm/joint_trajectory, joints: [a]}",
+            "{kind: gripper_command, rate_hz: 20, topic: g, action: go, max_effort: -1, joints: [a]}",
+            "controllers[0].max_effort = -1",
+        ),
+        (
+            "[a]}\n  - {topic: hand/joint_trajectory, joints: [b]}",
+            "[a, b], kind: gripper_command, rate_hz: 20, action: go}",
+            "controllers[0].joints = 'a, b'",
+        ),
+        (
             "joints: [a]}",
             "joints: [a], action: hand/joint_trajectory}",
             "controllers[0].action = 'hand/joint_trajectory'",

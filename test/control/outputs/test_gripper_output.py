@@ -74,10 +74,12 @@ def rig() -> Rig:
 
 
 def test_goals_follow_the_path_and_reach_its_end_exactly(rig):
-    rig.goes((1.0, RANGE_M))
-    rig.run(4.0)
+    rig.goes((1.0, 0.05))
+    rig.run(3.0)
+    rig.goes((0.2, 0.0503))  # too little for a goal while it goes on
+    rig.run(1.0)
     goals = rig.gripper.goals
-    assert goals[-1] == RANGE_M and goals == sorted(set(goals)) and len(goals) > 5
+    assert goals[-1] == 0.0503 and goals == sorted(set(goals)) and len(goals) > 5
     assert max(np.diff(goals)) <= SPEED / RATE_HZ * 1.001  # of one period, however long a goal takes
     rig.run(2.0)
     assert rig.gripper.goals == goals  # it says nothing twice
