@@ -294,7 +294,7 @@ class Homing:
         # joints that only twists move otherwise.
         distance = usual(limits.velocity) + np.abs(position - start)
         first_ns = max(robot.approach_ns, round(rest_to_rest_s(distance, limits) * 1e9))
-        whole = move(names, start, goal, limits, self._speed, now_ns + first_ns)
+        whole = robot.slowed(move(names, start, goal, limits, self._speed, now_ns + first_ns))
         moves = []
         for output in self._outputs:
             topic, share = output.controller.topic, whole.select(output.controller.joints)

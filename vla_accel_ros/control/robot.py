@@ -130,6 +130,10 @@ class Robot:
             self.warn_sometimes("reach", f"chunk {chunk.request_id} is cut: {self._rows.cut}")
         return targets
 
+    def slowed(self, path: Trajectory) -> Trajectory:
+        """A motion of all joints from rest to rest, so slow that no hand is too fast."""
+        return path if self._guard is None else self._guard.slowed(path)
+
     def open(self) -> None:
         """Prepare the controllers."""
         for failure in self.outputs.open():

@@ -15,10 +15,10 @@ from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import Hand
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
-from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.control.trajectory import Trajectory, trusted
 
-LOOK_S = 0.01
-_BETWEEN = 0.995
+LOOK_S = 0.005
+_BETWEEN = 0.99
 """Share of a speed that may be used, for what is between two looks."""
 _OUT_M = 1e-4
 _TRIES, _MARGIN = 12, 1.02
@@ -46,12 +46,26 @@ class HandGuard:
         slowed = limits
         for _ in range(_TRIES):
             plan, report = enforce_knots(joints, times_ns, positions, velocities, slowed)
-            excess = self.excess(plan)
+            whole = trusted(
+                joints,
+                np.concatenate([times_ns[:1], plan.times_ns]),
+                np.concatenate([positions[:1], plan.positions]),
+                np.concatenate([velocities[:1], plan.speeds]),
+            )
+            excess = self.excess(whole)
             if excess <= 1.0:
-                self.check(plan)
+                self.check(whole)
                 return plan, report
             slowed = replace(slowed, velocity=slowed.velocity / (_MARGIN * excess))
         raise ValueError(f"a hand would move {excess:.2f} times as fast as it may: give slower actions")
+
+    def slowed(self, path: Trajectory) -> Trajectory:
+        """A motion from rest to rest, stretched in time until no hand is too fast."""
+        by = self.excess(path)
+        if by <= 1.0:
+            return path
+        times_ns = path.start_ns + np.round((path.times_ns - path.start_ns) * by).astype(np.int64)
+        return Trajectory(path.joints, times_ns, path.positions, path.speeds / by)
 
     def excess(self, plan: Trajectory) -> float:
         """How many times as fast as it may the fastest hand is, turning included."""

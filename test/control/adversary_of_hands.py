@@ -1,0 +1,158 @@
+"""A random adversary of policies that move a hand: `python test/control/adversary_of_hands.py --events N`.
+
+It plays what adversary.py does with a UR5e or a Panda whose chunks are poses, of every meaning and form of
+rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. Beyond
+its limits it may be only where a chunk does not lead it: when the joints are brought to where they were
+measured or home, or a clock was set.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from adversary import main
+from adversary_faults import FAULTS, Episode
+from adversary_scene import EPOCH, Robot, S
+from hand_arms import PANDA_RANGES, panda, panda_urdf, ur5e, ur5e_urdf
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, RELATIVE_TO, TOOL, Box, Hand
+from vla_accel_ros.control.kinematics.rotations import AXES, numbers, pinocchio
+from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.sim.executed import Broken
+from vla_accel_ros.types import Chunk
+
+MIDDLE = {
+    "ur5e": np.array([0.0, -1.2, 1.8, -2.0, -1.57, 0.0]),
+    "panda": np.array([0.0, -0.5, 0.0, -2.2, 0.0, 1.8, 0.7]),
+}
+FORWARD = {"ur5e": ur5e, "panda": panda}
+RANGES = {"ur5e": [(-2 * np.pi, 2 * np.pi)] * 6, "panda": PANDA_RANGES}
+LOOK_NS = 4_000_000
+KINDS_OF_HANDS = ("joint_trajectory", "forward_command")
+TOLERANCE = 1.001
+
+
+@cache
+def chain(arm: str) -> Arm:
+    """Of the package, which the judge does not use."""
+    low, high = np.array(RANGES[arm]).T
+    names = tuple(f"j{i + 1}" for i in range(len(low)))
+    urdf = ur5e_urdf() if arm == "ur5e" else panda_urdf()
+    return Arm(urdf, names, JointLimits(low, high, np.ones_like(low), np.ones_like(low)), "l0", "tool0")
+
+
+LEFT_OUT = ("held up",)
+"""A message that is held up is caught up with by what the joints can; see docs/guide/hands.md."""
+
+
+class EpisodeOfHands(Episode):
+    """With what is above."""
+
+    def __init__(
+        self,
+        seed: int,
+        faults: tuple[str, ...] | None = None,
+        kind: str | None = None,
+        chunk_hz: int | None = None,
+    ) -> None:
+        rng = self._of_hand = random.Random(f"hand {seed}")
+        self._arm = rng.choice(tuple(MIDDLE))
+        relative_to, axes = rng.choice(RELATIVE_TO), rng.choice((BASE, TOOL))
+        begin = FORWARD[self._arm](MIDDLE[self._arm])[:3, 3]
+        reach = np.array([rng.uniform(0.1, 0.4) for _ in range(3)])
+        box = Box(tuple(begin - reach), tuple(begin + reach)) if rng.random() < 0.5 else None
+        self._hand = Hand(
+            "arm",
+            "l0",
+            "tool0",
+            rotation=rng.choice(tuple(AXES)),
+            state=JOINTS,
+            relative_to=relative_to,
+            axes=axes,
+            linear=rng.choice((0.1, 0.3, 1.0)),
+            angular=rng.choice((0.5, 1.5, 3.0)),
+            box=box,
+        )
+        faults = tuple(n for n in (FAULTS if faults is None else faults) if n not in LEFT_OUT)
+        super().__init__(seed, faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz)
+        self.where = MIDDLE[self._arm] + self.array.uniform(-0.2, 0.2, len(self.where))
+        self.controller.hold(self.where.copy(), 0)
+
+    def _robot(self, kind: str) -> Robot:
+        robot, middle = super()._robot(kind), MIDDLE[self._arm]
+        low, high = np.array(RANGES[self._arm]).T
+        d = len(middle)
+        limits = JointLimits(low, high, self.array.uniform(0.8, 3.0, d), self.array.uniform(4.0, 30.0, d))
+        return replace(robot, joints=tuple(f"j{i + 1}" for i in range(d)), limits=limits, home=middle)
+
+    def _contract(self) -> Contract:
+        return replace(super()._contract(), actions="hands", hands=((self._hand, chain(self._arm)),))
+
+    def _made(self) -> Chunk:
+        """Poses about the middle, or steps that go on: slow, fast or, where all is random, out of reach."""
+        made = super()._made()
+        pin, rng, hand = pinocchio(), self._of_hand, self._hand
+        steps = np.arange(1, made.horizon + 1)[:, None]
+        age_s = (made.stamp_ns - EPOCH) * 1e-9
+        phases = np.concatenate([self.phase, self.phase])[:6]
+        t = (age_s + steps * made.step_dt_s) * 0.5 + phases
+        share = rng.choice((0.05, 0.2, 0.5)) if hand.relative_to in ("absolute", "observation") else 0.01
+        moved = self.amount * share * np.sin(t)
+        begin = pin.SE3(FORWARD[self._arm](MIDDLE[self._arm]))
+        rows = []
+        for row in moved:
+            change = pin.SE3(np.asarray(pin.exp3(row[3:])), row[:3])
+            pose = begin * change if hand.relative_to == "absolute" else change
+            rows.append([*pose.translation, *numbers(pose.rotation, hand.rotation)])
+        actions = np.array(rows)
+        if self.active("jumps"):
+            actions[:, :3] += self.array.uniform(-0.2, 0.2, 3)
+        if self.active("wild"):
+            actions = self._wild(actions)
+        return replace(made, actions=actions.astype(np.float32))
+
+    def _judge(self) -> None:
+        super()._judge()
+        if self.robot.kind == "joint_trajectory":
+            times, positions = self.controller.path(self.end_ns)
+        else:
+            times = np.array([t for t, _ in self.ticks] or [0])
+            positions = np.array([p for _, p in self.ticks] or [self.where])
+        if len(times) < 3:
+            return
+        looks = np.arange(times[0], times[-1], LOOK_NS)
+        joints = np.stack([np.interp(looks, times, column) for column in positions.T], axis=1)
+        poses = np.array([FORWARD[self._arm](row) for row in joints])
+        step_s = LOOK_NS * 1e-9
+        judged = np.ones(len(looks) - 1, bool)
+        for begin, end in self.controller.spared + self.controller.eased:
+            judged &= (looks[1:] < begin) | (looks[:-1] > end)
+        speed = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1) * judged / step_s
+        turned = np.swapaxes(poses[:-1, :3, :3], 1, 2) @ poses[1:, :3, :3]
+        cosine = (np.trace(turned, axis1=1, axis2=2) - 1.0) / 2.0
+        sine = np.linalg.norm(turned - np.swapaxes(turned, 1, 2), axis=(1, 2)) / np.sqrt(8.0)
+        rate = judged * np.arctan2(sine, cosine) / step_s
+        self.hand_speed = float(speed.max() / self._hand.linear), float(rate.max() / self._hand.angular)
+        for what, values, most in (("hand", speed, self._hand.linear), ("turn", rate, self._hand.angular)):
+            if values.max() > TOLERANCE * most:
+                at = int(values.argmax())
+                self.broken.append(Broken(f"speed of the {what}", looks[at] * 1e-9, float(values.max() / most)))
+        if self._hand.box is not None:
+            lower, upper = np.array(self._hand.box.lower), np.array(self._hand.box.upper)
+            beyond = np.maximum(lower - poses[:, :3, 3], poses[:, :3, 3] - upper).max(axis=1)
+            if beyond.max() > 1e-3:
+                at = int(beyond.argmax())
+                self.broken.append(Broken("box of the hand", looks[at] * 1e-9, 1.0 + float(beyond.max())))
+
+
+if __name__ == "__main__":
+    sys.exit(main(EpisodeOfHands, __doc__))
