@@ -1,9 +1,8 @@
 """A random adversary of policies that move a hand: `python test/control/adversary_of_hands.py --events N`.
 
 It plays what adversary.py does with a UR5e or a Panda whose chunks are poses, of every meaning and form of
-rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. Beyond
-its limits it may be only where a chunk does not lead it: when the joints are brought to where they were
-measured or home, or a clock was set.
+rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. The
+faults in LEFT_OUT do not come: what is caught up with or joined after them moves as joints may.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
-from adversary_scene import EPOCH, Robot, S
+from adversary_scene import EPOCH, Robot
+from executed import Broken
 from hand_arms import PANDA_RANGES, panda, panda_urdf, ur5e, ur5e_urdf
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, RELATIVE_TO, TOOL, Box, Hand
 from vla_accel_ros.control.kinematics.rotations import AXES, numbers, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.sim.executed import Broken
 from vla_accel_ros.types import Chunk
 
 MIDDLE = {
@@ -50,8 +50,17 @@ def chain(arm: str) -> Arm:
     return Arm(urdf, names, JointLimits(low, high, np.ones_like(low), np.ones_like(low)), "l0", "tool0")
 
 
-LEFT_OUT = ("held up",)
-"""A message that is held up is caught up with by what the joints can; see docs/guide/hands.md."""
+LEFT_OUT = (
+    "held up",
+    "stall",
+    "clock",
+    "restart",
+    "release",
+    "reactivate",
+    "reset",
+    "deactivate",
+    "drive off",
+)
 
 
 class EpisodeOfHands(Episode):
@@ -95,7 +104,11 @@ class EpisodeOfHands(Episode):
         return replace(robot, joints=tuple(f"j{i + 1}" for i in range(d)), limits=limits, home=middle)
 
     def _contract(self) -> Contract:
-        return replace(super()._contract(), actions="hands", hands=((self._hand, chain(self._arm)),))
+        contract = replace(super()._contract(), actions="hands", hands=((self._hand, chain(self._arm)),))
+        if self.robot.stamped:
+            return contract
+        hands = contract.eased("none of its joints", on_arrival.SPEED, on_arrival.ACCELERATION).hands
+        return replace(contract, hands=hands)
 
     def _made(self) -> Chunk:
         """Poses about the middle, or steps that go on: slow, fast or, where all is random, out of reach."""
@@ -145,11 +158,12 @@ class EpisodeOfHands(Episode):
         for what, values, most in (("hand", speed, self._hand.linear), ("turn", rate, self._hand.angular)):
             if values.max() > TOLERANCE * most:
                 at = int(values.argmax())
-                self.broken.append(Broken(f"speed of the {what}", looks[at] * 1e-9, float(values.max() / most)))
+                by = float(values.max() / most)
+                self.broken.append(Broken(f"speed of the {what}", looks[at] * 1e-9, by))
         if self._hand.box is not None:
             lower, upper = np.array(self._hand.box.lower), np.array(self._hand.box.upper)
             beyond = np.maximum(lower - poses[:, :3, 3], poses[:, :3, 3] - upper).max(axis=1)
-            if beyond.max() > 1e-3:
+            if beyond.max() > max(1e-3, beyond[0] + 1e-4):
                 at = int(beyond.argmax())
                 self.broken.append(Broken("box of the hand", looks[at] * 1e-9, 1.0 + float(beyond.max())))
 

@@ -12,6 +12,7 @@ import pytest
 from adversary import Result, play, results
 from adversary_faults import FAULTS, Episode
 from adversary_of_extremes import EpisodeOfExtremes
+from adversary_of_hands import EpisodeOfHands
 from adversary_of_many import MORE, EpisodeOfMany
 from adversary_orders import ORDERS
 from adversary_person import PERSON
@@ -137,6 +138,13 @@ def test_a_controller_that_lies_about_where_it_holds_breaks_no_limit(seed, kind)
 def test_robots_and_parameters_at_the_ends_of_what_is_allowed_break_no_limit_either():
     broken = [str(result) for result in results(FURTHER, episode_of=EpisodeOfExtremes) if result.broken]
     assert not broken, "\n".join(broken)
+
+
+def test_hands_keep_the_limits_of_their_joints_their_speed_and_their_box():
+    played = list(results(EVENTS // 2, first=200, episode_of=EpisodeOfHands))
+    broken = [str(result) for result in played if result.broken]
+    assert not broken, "\n".join(broken)
+    assert np.mean([result.moved for result in played]) > 0.1
 
 
 def test_a_seed_plays_the_same_again():

@@ -148,7 +148,7 @@ class Contract:
         return contract
 
     def eased(self, kind: str, speed: float, acceleration: float) -> Contract:
-        """A copy in which joints moved by controllers of this kind get shares of their limits."""
+        """A copy in which joints moved by controllers of this kind, and hands, get shares of their limits."""
         moved = {name for c in self.controllers if c.kind == kind for name in c.joints}
         joints = tuple(
             replace(joint, velocity=speed * joint.velocity, acceleration=acceleration * joint.acceleration)
@@ -156,7 +156,11 @@ class Contract:
             else joint
             for joint in self.joints
         )
-        return replace(self, joints=joints)
+        hands = tuple(
+            (replace(hand, linear=speed * hand.linear, angular=speed * hand.angular), arm)
+            for hand, arm in self.hands
+        )
+        return replace(self, joints=joints, hands=hands)
 
     @property
     def joint_names(self) -> tuple[str, ...]:
