@@ -156,11 +156,7 @@ class Contract:
             else joint
             for joint in self.joints
         )
-        hands = tuple(
-            (replace(hand, linear=speed * hand.linear, angular=speed * hand.angular), arm)
-            for hand, arm in self.hands
-        )
-        return replace(self, joints=joints, hands=hands)
+        return replace(self, joints=joints, hands=tuple((h.eased(speed), arm) for h, arm in self.hands))
 
     @property
     def joint_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ measured pose was shown by how much the arm lags; executed ahead, its rows add u
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,10 @@ class Hand:
         """Names of its numbers in a state; none if that has the joints."""
         axes = () if self.state == JOINTS else (*POSITION, *AXES[self.state])
         return tuple(f"{self.name}.{axis}" for axis in axes)
+
+    def eased(self, speed: float) -> Hand:
+        """A copy with this share of its speed."""
+        return replace(self, linear=speed * self.linear, angular=speed * self.angular)
 
     def observed(self, pose: Any) -> np.ndarray:
         """The state of a pose (SE3), float64 [3 + r]."""
