@@ -62,6 +62,7 @@ def test_verdict_names_a_node_that_is_not_active_and_what_to_type(state, trouble
         ("holding", "restarted after a crash; ~/resume goes on", "~/resume: ros2 service call"),
         ("holding", "elbow jumped by 0.40 rad", "~/resume: ros2 service call"),
         ("released", "released to others; ~/reclaim takes the controllers back", "~/reclaim: ros2 service"),
+        ("human", "a person commands the arm; ~/give_back returns it", "~/give_back: ros2 service"),
         ("stopping", "camera/front is 0.60 s old, the limit is 0.50 s", "it goes on by itself"),
         ("holding", "the model makes 2.4 chunks/s; this contract needs 3.1", "raise chunk.max_age_s"),
     ],

@@ -69,8 +69,8 @@ def test_export_episode_with_a_correction_is_whole_and_says_whose_each_frame_is(
     times_s = np.array([t / FPS for t in range(9, 85) if not 30 <= t < 45])
     np.testing.assert_array_equal(table["intervention"], (times_s >= 1.5) & (times_s < 2.2))
     expected = [[measured(t, joint) for joint in range(6)] for t in times_s]
-    states = np.array(table["observation.state"].tolist())
-    np.testing.assert_allclose(states, np.array(expected), atol=1e-3)
+    joints = np.array(table["observation.state"].tolist())
+    np.testing.assert_allclose(joints, np.array(expected), atol=1e-3)
     np.testing.assert_allclose(table["timestamp"], np.arange(len(times_s)) / FPS, atol=1e-6)
     assert table["next.success"].sum() == 1 and described(root)[0]["length"] == len(times_s)
     assert described(root)[0]["stats/intervention/mean"] == pytest.approx([table["intervention"].mean()])

@@ -96,6 +96,7 @@ def test_a_person_takes_the_arm_over_by_a_button_and_lets_go_of_it(operator, arm
         TIMEOUT_S,
         "state human",
     )
+    operator.wait(person.drives(lambda: motion_of(operator) == "human"), TIMEOUT_S, "word of a person")
     person.pressed = False
     operator.wait(person.drives(lambda: arm.array(ARM)[0] > 0.5), TIMEOUT_S, "motion of the policy again")
 

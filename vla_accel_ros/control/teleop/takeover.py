@@ -47,6 +47,8 @@ class Takeover:
             names = tuple(joint.name for joint in joints)
             self._commands = Commands(teleop, names, robot.follower.buffer.limits)
             self._yielding = np.array([math.isinf(joint.following.rad) for joint in joints], bool)
+            self._met = ~self._yielding
+            self._side = np.zeros(len(joints))  # of the leader's joint: above or below ours
         self.begin()
 
     def begin(self) -> None:
@@ -147,8 +149,6 @@ class Takeover:
         assert self._teleop is not None
         self._aligned, self._steered_ns = False, 0
         self._stay = None
-        self._met = ~self._yielding
-        self._side = np.zeros(len(self._met))  # of the leader's joint: above or below ours
         inputs = (TELEOP,) if self._teleop.deadman is None else (TELEOP, DEADMAN)
         self._robot.follower.hand_to(inputs if human else (), self._robot.clock.now_ns())
 

@@ -432,7 +432,7 @@ class TrajectoryNode(ManagedNode):
             return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
         faults = [*self._holds.faults, *motion.publishers.beside]
         return [
-            motion_line(motion.robot, faults, self.now_ns()),
+            motion_line(motion.robot, faults, motion.takeover.state, self.now_ns()),
             *controller_lines(self._check),
             *chunk_lines(motion.source),
             *output_lines(motion.robot.outputs),

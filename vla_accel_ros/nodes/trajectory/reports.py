@@ -32,9 +32,9 @@ def motion_message(report: Report, mode: str, now_ns: int) -> MotionMessage:
     return message
 
 
-def motion_line(robot: Robot, faults: Collection[str], now_ns: int) -> DiagnosticStatus:
+def motion_line(robot: Robot, faults: Collection[str], human: str, now_ns: int) -> DiagnosticStatus:
     """What the robot does and why, ages of the inputs, counts of chunks. faults: each makes the line an
-    error."""
+    error. human: see Takeover.state."""
     follower = robot.follower
     safety, buffer = follower.safety, follower.buffer
     running = safety.state is MotionState.RUNNING
@@ -51,7 +51,9 @@ def motion_line(robot: Robot, faults: Collection[str], now_ns: int) -> Diagnosti
     return status(
         "motion",
         OK if running else ERROR if faults else WARN,
-        "running" if running else f"{safety.state.value}: {'; '.join(safety.reasons) or 'settling'}",
+        (human or "running")
+        if running
+        else f"{safety.state.value}: {'; '.join(safety.reasons) or 'settling'}",
         values,
     )
 

@@ -158,5 +158,6 @@ def _of_reason(robot: Robot, reason: str) -> Finding:
     if _FIXED.match(reason):
         fact, _, fix = reason.partition("; ")
         return error(name, fact, fix)
-    service = "reclaim" if "~/reclaim" in reason else "resume"
+    named = re.search(r"~/(\w+)", reason)
+    service = named[1] if named else "resume"
     return error(name, reason, f"~/{service}: ros2 service call {name}/{service} std_srvs/srv/Trigger")
