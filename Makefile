@@ -75,14 +75,18 @@ test-launch:  ## the tests marked launch, which run ros2 launch: in a sourced wo
 
 # openpi's own package needs all of its models' dependencies; its server needs none of them.
 OPENPI := git+https://github.com/Physical-Intelligence/openpi@15a9616a00943ada6c20a0f158e3adb39df2ccac
-test-peers: venv-test  ## others' own programs (lerobot, openpi's client and server), installed into out/peers (4 GB, Python 3.12)
+ROSETTA := dfd07e40e1a20825e3a3f37cc897663fb3759285
+test-peers: venv-test  ## others' own programs (openpi, lerobot, vla-eval, rosetta), installed into out/peers (5 GB, Python 3.12)
 	@for peer in $(basename $(notdir $(wildcard requirements/peers/*.txt))); do \
 	  [ -x out/peers/$$peer/bin/pip ] || $(or $(PYTHON),python3.12) -m venv out/peers/$$peer && \
 	  out/peers/$$peer/bin/pip install --quiet --disable-pip-version-check -r requirements/peers/$$peer.txt || exit 1; \
 	done
 	@out/peers/openpi/bin/pip install --quiet --disable-pip-version-check --no-deps "$(OPENPI)"
 	@out/peers/lerobot/bin/pip install --quiet --disable-pip-version-check --no-deps ./plugins/lerobot
-	PEERS=$(abspath out/peers) $(BIN)/pytest -m peers test/tools test/wire $(ARGS)
+	@[ -d out/peers/rosetta/source ] || git clone --quiet https://github.com/iblnkn/rosetta out/peers/rosetta/source
+	@git -C out/peers/rosetta/source checkout --quiet $(ROSETTA)
+	@out/peers/rosetta/bin/pip install --quiet --disable-pip-version-check --no-deps out/peers/rosetta/source
+	PEERS=$(abspath out/peers) $(BIN)/pytest -m peers test/tools test/wire test/contract $(ARGS)
 
 kernels: export OMP_NUM_THREADS := 1
 kernels: venv-test  ## kernels and stages in every case; a commit needs fewer
