@@ -48,7 +48,7 @@ WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recordi
 NEEDS_TORCH = {
     "contract.model_check",  # describes a checkpoint, which models reads with torch
     "fleet.replicas.local",  # has an engine
-    "planning.groot",
+    "planning.plain",
     "planning.measure",  # micro-benchmarks
     "planning.micro",
     "planning.networks",

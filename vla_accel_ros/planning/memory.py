@@ -15,8 +15,9 @@ from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.device import Device
-from vla_accel_ros.planning.work import Sizes, Work
+from vla_accel_ros.planning.work import PlainSizes, Sizes, Work
 
 GROUP = 64
 """Columns that share a scale in int4."""
@@ -96,6 +97,8 @@ def room(device: Device) -> float:
 
 def kv_bytes(sizes: Sizes, slots: int) -> int:
     """Return the bytes of a pool."""
+    if isinstance(sizes, XVLAConfig):  # rows that steps compute over again
+        return slots * (sizes.prefix_rows + sizes.prompts) * sizes.width * 2
     g = sizes.prefix
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
@@ -122,7 +125,7 @@ def parts(
 
 
 def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str, int]:
-    if work.precision.startswith("all-") or isinstance(sizes, GrootConfig):
+    if work.precision.startswith("all-") or isinstance(sizes, PlainSizes):
         return {}
     if isinstance(sizes, SmolVLAConfig):
         own, crossing = sizes.expert, len(sizes.crossing)
@@ -172,7 +175,7 @@ def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
 def _building(sizes: Sizes, work: Work) -> int:
     """Return the temporaries of quantisation. Fusing needs a matrix too, but before the pool and the buffers
     exist."""
-    if isinstance(sizes, SmolVLAConfig | GrootConfig):
+    if isinstance(sizes, SmolVLAConfig | PlainSizes):
         return 0
     kinds = (work.dtypes(name).weights for name in ("encode", "prefill", "denoise", "decode"))
     return max(QUANTISING.get(kind, 0) for kind in kinds)
@@ -217,6 +220,10 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
         rows, t = sizes.max_tokens, sizes.text
         kept = 2 * slots * sizes.views * sizes.image_tokens * t.width * (1 + len(sizes.taps))
         return 2 * rows * (8 * t.width + 3 * t.mlp) + _plain_tower(sizes.vision, 1) + kept
+    if isinstance(sizes, XVLAConfig):  # a step's temporaries, and those of the first stage of the images
+        rows = sizes.horizon + sizes.prefix_rows + sizes.prompts
+        places = work.views * (sizes.image_size // 4) ** 2
+        return 2 * rows * (8 * sizes.width + sizes.mlp) + 2 * places * 12 * sizes.vision.widths[0]
     return _flow_buffers(sizes, work, slots, seats)
 
 

@@ -16,7 +16,9 @@ from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.pi.weights import empty_pi
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
-from vla_accel_ros.planning.work import Sizes
+from vla_accel_ros.models.xvla.config import XVLAConfig
+from vla_accel_ros.models.xvla.model import XVLA
+from vla_accel_ros.planning.work import PlainSizes, Sizes
 
 
 @lru_cache(4)
@@ -29,13 +31,15 @@ def network(sizes: Sizes) -> Any:
     with torch.device("meta"):
         if isinstance(sizes, GrootConfig):
             return Groot(sizes).to(torch.bfloat16)
+        if isinstance(sizes, XVLAConfig):
+            return XVLA(sizes).to(torch.bfloat16)
         return SmolVLA(sizes).set_precision(torch.bfloat16)
 
 
 def weight_parts(sizes: Sizes) -> dict[str, int]:
     """Return the bytes of the parameters as loaded in bfloat16, by part of the model. modulation: the layers
     that compute scale, shift and gate of pi0.5's norms from the flow time."""
-    if isinstance(sizes, SmolVLAConfig | GrootConfig):
+    if isinstance(sizes, SmolVLAConfig | PlainSizes):
         return {"all": sum(parameter.nbytes for parameter in network(sizes).parameters())}
     parts: Counter[str] = Counter()
     for name, parameter in network(sizes).named_parameters():

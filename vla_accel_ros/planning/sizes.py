@@ -15,6 +15,7 @@ from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfi
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
+from vla_accel_ros.models.xvla.config import XVLA, XVLAConfig
 from vla_accel_ros.planning.work import Sizes
 
 MODELS: dict[str, Sizes] = {
@@ -24,6 +25,7 @@ MODELS: dict[str, Sizes] = {
     "smolvla": SMOLVLA,
     "groot_n1_7": GROOT_N1_7,
     "groot_n1_5": GROOT_N1_5,
+    "xvla": XVLA,
 }
 """The published sizes of each family."""
 _READ: dict[str, Callable[[Any], Sizes]] = {
@@ -31,6 +33,7 @@ _READ: dict[str, Callable[[Any], Sizes]] = {
     "smolvla": SmolVLAConfig.from_json,
     "groot_n1_7": GrootConfig.from_json,
     "groot_n1_5": GrootConfig.from_json,
+    "xvla": XVLAConfig.from_json,
 }
 KEY = "vla_accel_ros"
 

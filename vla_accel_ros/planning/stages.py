@@ -18,12 +18,11 @@ from typing import Any
 import torch
 
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.layers.gemma import KV, rotary_tables, rotate
 from vla_accel_ros.models.layers.gemma import attention as attend
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
-from vla_accel_ros.planning import groot
+from vla_accel_ros.planning import plain
 from vla_accel_ros.planning.networks import network
 from vla_accel_ros.planning.operations import (
     PACKED,
@@ -36,7 +35,7 @@ from vla_accel_ros.planning.operations import (
     product,
 )
 from vla_accel_ros.planning.trace import Call, trace
-from vla_accel_ros.planning.work import ACTION_TOKENS, EXACT, Dtypes, Sizes, Stages, Work
+from vla_accel_ros.planning.work import ACTION_TOKENS, EXACT, Dtypes, PlainSizes, Sizes, Stages, Work
 
 MOST_NARROW = 128
 """Most rows that are denoised by five launches a layer (engine.stages.denoise.wide)."""
@@ -52,8 +51,8 @@ def operations(sizes: Sizes, work: Work) -> Stages:
     for one token each."""
     if isinstance(sizes, PiConfig):
         return _pi(sizes, work)
-    if isinstance(sizes, GrootConfig):
-        return _groot(sizes, work)
+    if isinstance(sizes, PlainSizes):
+        return _plain_stages(sizes, work)
     return _openvla(sizes, work) if isinstance(sizes, OpenVLAConfig) else _smolvla(sizes, work)
 
 
@@ -130,11 +129,11 @@ def _smolvla(sizes: SmolVLAConfig, work: Work) -> Stages:
     }
 
 
-def _groot(sizes: GrootConfig, work: Work) -> Stages:
+def _plain_stages(sizes: PlainSizes, work: Work) -> Stages:
     """Plain stages; frames and chunks of several robots are computed one by one."""
     ops = {
         name: tuple(op.times(work.batch) for op in _plain(calls, EXACT))
-        for name, calls in groot.calls(network(sizes), sizes, work).items()
+        for name, calls in plain.calls(network(sizes), sizes, work).items()
     }
     return {**ops, "denoise": tuple(op.times(work.steps) for op in ops["denoise"]), "decode": ()}
 

@@ -9,9 +9,12 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.operations import Op
 
-Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | GrootConfig
+PlainSizes = GrootConfig | XVLAConfig
+"""Of families without stages of kernels."""
+Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
 ACTION_TOKENS = 7
 """Tokens of an action of OpenVLA."""
 
@@ -109,6 +112,7 @@ LACKING: Mapping[type, tuple[str, ...]] = {
     OpenVLAConfig: ("fp8", "w8a8-int4"),
     SmolVLAConfig: ENGINE_PRECISIONS[1:],
     GrootConfig: ENGINE_PRECISIONS[1:],
+    XVLAConfig: ENGINE_PRECISIONS[1:],
 }
 """The engine's precisions that a family lacks (engine.options)."""
 

@@ -14,7 +14,10 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
+from vla_accel_ros.models.xvla.config import XVLAConfig
+from vla_accel_ros.planning.work import PlainSizes
 
 GB, MB = 1e9, 1e6
 
@@ -41,6 +44,14 @@ def summary(description: Description) -> str:
         line("vision", _vision(config.vision))
         line("language", f"{_stack(config.text)}, {config.vocab} tokens")
         line("actions by", f"{config.dit.width} x {config.dit.depth} layers, flow matching")
+    elif isinstance(config, XVLAConfig):
+        line("vision", f"DaViT of {config.image_size} pixels, {config.image_tokens} tokens a view")
+        line("language", f"BART, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
+        line("actions by", f"{config.width} x {config.depth} layers over all rows, flow matching")
+    elif isinstance(config, PiFastConfig):
+        line("vision", _vision(config.vision))
+        line("language", f"{_stack(config.prefix)}, {config.vocab} tokens")
+        line("actions by", f"tokens of FAST, {config.max_action_tokens} at most")
     numbers = sum(math.prod(stored.shape) for stored in description.tensors.values())
     types = Counter[str]()
     for stored in description.tensors.values():
@@ -91,7 +102,7 @@ def prepared(description: Description) -> list[tuple[str, str]]:
 
 
 def _fused(description: Description) -> str:
-    if isinstance(description.config, SmolVLAConfig | GrootConfig):
+    if isinstance(description.config, SmolVLAConfig | PlainSizes):
         return f"nothing: no stage of the engine reads parameters of a {description.config.kind} as one"
     parts = [
         (stored.part, stored.bytes) for stored in description.tensors.values() if stored.part is not None

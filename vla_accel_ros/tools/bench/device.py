@@ -19,6 +19,7 @@ from typing import Any
 
 from vla_accel_ros.planning.device import Device, load, named_like
 from vla_accel_ros.planning.sizes import MODELS
+from vla_accel_ros.planning.work import PlainSizes
 from vla_accel_ros.tools.options import write_text
 from vla_accel_ros.tools.provenance import provenance
 
@@ -28,7 +29,7 @@ FAST_FIRST = ("exact", "fp8", "int8", "w8a8", "w8a8-int4", "int4")
 SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "int8", "int4")
 """Precisions by usefulness, on GPUs with stacked memory and on others; the last ones are left out if time
 runs short."""
-KINDS = tuple(name for name in MODELS if not name.startswith("groot"))
+KINDS = tuple(name for name, sizes in MODELS.items() if not isinstance(sizes, PlainSizes))
 """Families with stages of kernels."""
 NO_GPU = "torch sees no CUDA device here; --small tries the command with tiny models on a CPU."
 

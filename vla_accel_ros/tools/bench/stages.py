@@ -19,7 +19,6 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.precision import EXACT, check
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
@@ -27,7 +26,7 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.measure import attentions, measure, shapes
 from vla_accel_ros.planning.plan import make_plan
-from vla_accel_ros.planning.work import ACTION_TOKENS, Sizes, Work
+from vla_accel_ros.planning.work import ACTION_TOKENS, PlainSizes, Sizes, Work
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model, random_smolvla
 from vla_accel_ros.tools.tune.pieces import Body, times_ms
@@ -123,7 +122,7 @@ def measured(
     sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
-    assert not isinstance(sizes, GrootConfig), "it has no stages of kernels"
+    assert not isinstance(sizes, PlainSizes), "it has no stages of kernels"
     cases = (
         _openvla(sizes, prompt, device, runs)
         if isinstance(sizes, OpenVLAConfig)

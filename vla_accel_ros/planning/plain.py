@@ -1,0 +1,73 @@
+"""What families without stages of kernels compute: traces of their plain modules (planning.trace), as their
+plain stages run them. Frames and chunks of several robots are computed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.groot.model import Groot
+from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.xvla.config import XVLAConfig
+from vla_accel_ros.models.xvla.model import XVLA
+from vla_accel_ros.planning.trace import Call, trace
+from vla_accel_ros.planning.work import Work
+
+
+def calls(model: Any, sizes: Any, work: Work) -> dict[str, tuple[Call, ...]]:
+    """Return the operations of encode, prefill and one step of denoise, for one robot."""
+    stages = _xvla(model, sizes, work) if isinstance(sizes, XVLAConfig) else _groot(model, sizes, work)
+    return {name: trace(model, run) for name, run in stages.items()}
+
+
+def _xvla(model: XVLA, sizes: XVLAConfig, work: Work) -> dict[str, Callable[[], object]]:
+    """A prompt has always max_prompt ids, and an absent view rows of zeros."""
+    half = partial(torch.empty, dtype=torch.bfloat16)
+    tokens, width, horizon = sizes.image_tokens, sizes.text.width, work.chunk or sizes.horizon
+    domain = torch.zeros(1, dtype=torch.int64)
+
+    def prefill() -> None:
+        ids = torch.zeros(1, sizes.max_prompt, dtype=torch.int64)
+        model.transformer.rows(*model.prefix(half(1, work.views, tokens, width), ids), domain)
+
+    def denoise() -> None:
+        x, state = torch.empty(1, horizon, sizes.action_dim), torch.empty(1, sizes.state_dim)
+        rows = half(1, sizes.prefix_rows + sizes.prompts, sizes.width)
+        model.denoise(x, torch.empty(1), state, rows, domain)
+
+    def encode() -> None:
+        model.encode(half(work.views, 3, sizes.image_size, sizes.image_size))
+
+    return {"encode": encode, "prefill": prefill, "denoise": denoise}
+
+
+def _groot(model: Groot, sizes: GrootConfig, work: Work) -> dict[str, Callable[[], object]]:
+    """An image has the most tokens that it may have; the prompt has those of its text and special ones."""
+    tokens, width = work.views * sizes.image_tokens + work.prompt, sizes.text.width
+    half = partial(torch.empty, dtype=torch.bfloat16)
+
+    def encode() -> None:
+        side = sizes.vision.image_size
+        block = sizes.vision.patch * sizes.merge
+        shape = (block, block * sizes.image_tokens) if sizes.taps else (side, side)
+        model.encode(half(work.views, 3, *shape))
+
+    def prefill() -> None:
+        image = half(1, sizes.image_tokens, width)
+        taps = half(len(sizes.taps), 1, sizes.image_tokens, width)
+        words, breaks = torch.zeros(work.prompt, dtype=torch.int64), (1,) * work.views
+        prompt = model.embed(words, [image] * work.views, [taps] * work.views, breaks)
+        model.prefix(model.features(prompt))
+
+    def denoise() -> None:
+        g, horizon = sizes.prefix, work.chunk or sizes.horizon
+        kv = KV(*(half(g.depth, 1, g.kv_heads, tokens, g.head_dim) for _ in range(2)))
+        image = torch.zeros(1, tokens, dtype=torch.bool) if sizes.alternates else None
+        x, state = torch.empty(1, horizon, sizes.action_dim), torch.empty(1, sizes.state_dim)
+        model.velocity(x, torch.empty(1), state, kv, torch.zeros(1, dtype=torch.int64), image)
+
+    return {"encode": encode, "prefill": prefill, "denoise": denoise}
