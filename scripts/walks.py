@@ -49,14 +49,16 @@ FORMS = {
     "String",
 }
 FORMS |= {"Trajectory", "JointTrajectory", "Answer", "LanguageOutput", "Checkpoint", "Policy"}
+WORDED = {"String": "data", "Request": "question", "LanguageOutput": "prompt", "MicroBatch": "requests"}
+"""Forms of a question, and where each has its words."""
 QUESTION = "what do you see?"
 
 
 class Walk:
-    """words: text that is a form of the thing."""
+    """words: text that is a form of the thing. asked: they are a question, with forms of its own."""
 
-    def __init__(self, words: str) -> None:
-        self._words, self._holding = words, set[FrameType]()
+    def __init__(self, words: str, asked: bool) -> None:
+        self._words, self._asked, self._holding = words, asked, set[FrameType]()
         self.through, self.entered = set[str](), set[str]()
 
     def trace(self, frame: FrameType, event: str, result: object) -> None:
@@ -79,13 +81,17 @@ class Walk:
     def carries(self, value: Any, depth: int = 2) -> bool:
         """Whether this is a form of the thing, or holds one."""
         if isinstance(value, np.ndarray):
-            return value.dtype == np.uint8 and value.ndim > 2
+            return value.dtype == np.uint8 and value.ndim > 2 and not self._asked
         if isinstance(value, str | Path):
             return bool(self._words) and self._words in str(value)
         if isinstance(value, tuple | list | dict) and depth:
             items = list(value.values() if isinstance(value, dict) else value)[:8]
             return any(self.carries(item, depth - 1) for item in items)
-        return type(value).__name__ in FORMS
+        kind = type(value).__name__
+        if self._asked:
+            words = getattr(value, WORDED[kind], None) if kind in WORDED else None
+            return kind == "Answer" or (words is not None and self.carries(words, depth))
+        return kind in FORMS
 
 
 walks = list[Walk]()  # that are made now
@@ -96,8 +102,8 @@ def profile(frame: FrameType, event: str, result: object) -> None:
         walk.trace(frame, event, result)
 
 
-def walked(work: Callable[[], object], words: str = "") -> Walk:
-    walks.append(Walk(words))
+def walked(work: Callable[[], object], words: str = "", asked: bool = False) -> Walk:
+    walks.append(Walk(words, asked))
     sys.setprofile(profile)
     work()
     sys.setprofile(None)
@@ -137,8 +143,8 @@ def nodes() -> Iterator[tuple[str, Walk]]:
         spin(lambda: operator.sent)
         yield "image -> `JointTrajectory`", walked(lambda: spin(lambda: False, longest_s=5.0))
         operator.ask(QUESTION)
-        asked = lambda: any(QUESTION in str(answer) and answer.text for answer in operator.answers)
-        yield "question -> answer", walked(lambda: spin(asked), QUESTION)
+        answered = lambda: any(QUESTION in str(answer) and answer.text for answer in operator.answers)
+        yield "question -> answer", walked(lambda: spin(answered), QUESTION, asked=True)
 
 
 if __name__ == "__main__":

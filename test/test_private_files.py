@@ -57,7 +57,7 @@ def test_a_file_of_ours_is_not_locked_through_a_link(shared):
 def test_what_is_no_file_is_refused():
     private_folder("locks").mkdir()
     os.mkfifo(private_folder("locks") / "one")
-    with pytest.raises(RuntimeError, match="not a plain one"):
+    with pytest.raises(RuntimeError, match=r"/one .*TMPDIR"):
         open_private("locks", "one")
     private_folder("other").write_text("")
     with pytest.raises(RuntimeError, match="Not a directory"):

@@ -329,7 +329,7 @@ def test_an_answer_that_cannot_be_read_ends_and_the_other_goes_on(
         broken, whole = (engine.ask(prefix, max_tokens=3) for _ in range(2))
     monkeypatch.setattr(TextStream, "push", unreadable)
     assert "".join(whole) == expected and broken.ended
-    with pytest.raises(RuntimeError, match="is no text"):
+    with pytest.raises(RuntimeError, match=r"^251 "):
         list(broken)
     assert engine.runner.text.places == 2 and engine.runner.pool.free == engine.runner.pool.slots - 1
 

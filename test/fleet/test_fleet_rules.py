@@ -250,5 +250,5 @@ def test_beside_others_a_request_takes_as_long_as_so_many_together():
 
 def test_replicas_that_cannot_be_are_refused():
     for limit, network_s in ((0, 0.0), (1, -1.0), (1, math.inf)):
-        with pytest.raises(ValueError, match="a replica takes"):
+        with pytest.raises(ValueError, match=rf" {limit} requests over {network_s} s"):
             ReplicaProfile(limit, Profile(), network_s)

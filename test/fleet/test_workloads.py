@@ -115,7 +115,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
 def test_a_file_without_rounds_is_refused(tmp_path):
     path = tmp_path / "rounds.jsonl"
     path.write_text("\n")
-    with pytest.raises(ValueError, match="has no round"):
+    with pytest.raises(ValueError, match=r"rounds\.jsonl"):
         traces.load(path)
 
 

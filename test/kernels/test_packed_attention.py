@@ -189,9 +189,9 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="2 parts of pasts"):
         work.point([looking(memory.page(0, 1), memory.page(1, 1))])
     for place in (Where(16, 32, 8, 8, 2, 1), Where(24, 32, 8, 8, 8, 1)):
-        with pytest.raises(ValueError, match="are not aligned"):
+        with pytest.raises(ValueError, match="16 bytes"):
             aligned(place)
     assert aligned(Where(16, 32, 64, 16, 8, 1)).tokens == 1
     k, v = memory.slots[0][0, :, None], memory.pages[0][0, :, None]
-    with pytest.raises(ValueError, match="must be alike"):
+    with pytest.raises(ValueError, match=r"560, 560.* 40, 40"):
         where(KV(k, v))

@@ -33,17 +33,17 @@ def test_there_are_twelve_tasks_of_three_families() -> None:
 
 @pytest.mark.parametrize("text", ["", "reach the pink block", "put the red block on the green pad", "dance"])
 def test_unknown_words_are_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^instruction '.*' is unknown; say .* pad'\.$"):
+    with pytest.raises(ValueError, match=rf"'{text}' .*COLOUR block.*COLOUR pad"):
         Task.parse(text)
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (("lift", "red"), r"^Task\.family is 'lift'; use one of reach, place, follow\.$"),
-        (("reach", "pink"), r"^Task\.block is 'pink'; use one of red, green, blue\.$"),
-        (("place", "red"), r"^Task\.pad is None; place needs one of yellow, white, the others None\.$"),
-        (("reach", "red", "white"), r"^Task\.pad is 'white'; .*\.$"),
+        (("lift", "red"), r"family .*'lift'.* reach, place, follow"),
+        (("reach", "pink"), r"block .*'pink'.* red, green, blue"),
+        (("place", "red"), r"pad .*None.* yellow, white"),
+        (("reach", "red", "white"), r"pad .*'white'"),
     ],
 )
 def test_impossible_tasks_are_refused(fields: tuple[str, ...], message: str) -> None:

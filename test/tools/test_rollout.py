@@ -150,7 +150,7 @@ def test_chunks_begin_with_the_noise_of_their_handover(
 
 
 def test_a_noise_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="noise is 'pink'; use one of"):
+    with pytest.raises(ValueError, match=r"noise .*'pink'.*coherent"):
         Handover(noise="pink")
 
 
@@ -208,5 +208,5 @@ def test_spread_draws_further_samples_of_the_same_frame(engine: Engine, robot: S
 
 
 def test_what_is_no_horizon_is_refused_before_an_episode() -> None:
-    with pytest.raises(ValueError, match="horizon is 'often', but"):
+    with pytest.raises(ValueError, match=r"'often'.* static"):
         Handover(horizon="often")

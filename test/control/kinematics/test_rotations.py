@@ -42,5 +42,5 @@ def test_rows_and_columns_of_one_rotation_are_inverse_to_each_other():
 def test_a_quaternion_of_any_length_is_taken_and_one_without_is_none():
     np.testing.assert_allclose(matrix(np.array([0, 0, 2.0, 2.0]), "quat_xyzw"), QUARTER_Z, atol=1e-12)
     for form in ("quat_xyzw", "rot6d_rows", "rot6d_columns"):
-        with pytest.raises(ValueError, match="has no direction"):
+        with pytest.raises(ValueError, match=r"\[0\.0, 0\.0, 0\.0"):
             matrix(np.zeros(len(AXES[form])), form)

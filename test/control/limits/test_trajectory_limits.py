@@ -190,5 +190,5 @@ def test_what_is_no_number_is_named(bad):
 def test_limits_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match=r"joint limits \[1\] are empty"):
         JointLimits(*np.array([[0, 1], [1, 1], [1, 1], [1, 1]]))
-    with pytest.raises(ValueError, match="differ in length"):
+    with pytest.raises(ValueError, match="lower, upper, velocity, acceleration"):
         JointLimits(np.array([0, 1]), np.ones(1), np.ones(2), np.ones(2))

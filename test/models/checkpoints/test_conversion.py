@@ -151,7 +151,7 @@ def test_what_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
     save_file(tensors, source / "model.safetensors")
     with pytest.raises(ValueError, match=r"missing \['action_out_proj.bias'\]"):
         convert(source, tmp_path / "out")
-    with pytest.raises(ValueError, match="is not a folder"):
+    with pytest.raises(ValueError, match=r"/nothing .*folder"):
         convert(tmp_path / "nothing", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 

@@ -101,9 +101,9 @@ def test_relative_actions_are_a_robots_own(tmp_path: Path) -> None:
 def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
     folder, first, _ = several_datasets(tmp_path / "model")
     policy = load_policy(folder, statistics=first)
-    with pytest.raises(ValueError, match="the dataset 'leg' is not there"):
+    with pytest.raises(ValueError, match=r"'leg'.*'bridge_orig'"):
         with_statistics(policy, folder, statistics="leg")
-    with pytest.raises(ValueError, match="no dataset was named"):
+    with pytest.raises(ValueError, match="'bridge_orig', 'fractal20220817_data'"):
         with_statistics(policy, folder)
 
 
@@ -114,9 +114,9 @@ def test_a_folder_of_another_network_is_refused(tmp_path: Path) -> None:
         ("cameras", make_config("pi0", image_names=("top",))),
     ):
         other = make_checkpoint(tmp_path / name, config)
-        with pytest.raises(ValueError, match="sizes or cameras"):
+        with pytest.raises(ValueError, match=f"/{name} "):
             with_statistics(policy, other)
-    with pytest.raises(ValueError, match="of other sizes"):
+    with pytest.raises(ValueError, match="/family "):
         with_statistics(policy, make_openvla_folder(tmp_path / "family"))
 
 

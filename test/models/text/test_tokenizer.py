@@ -51,7 +51,7 @@ def test_a_vocabulary_without_a_beginning_cannot_begin(tmp_path: Path) -> None:
     tokenizer = JsonTokenizer(path)
     assert tokenizer.eos is None
     assert tokenizer.encode("a") == [0]
-    with pytest.raises(ValueError, match="has none of the tokens"):
+    with pytest.raises(ValueError, match=r"<bos>.*<s>"):
         tokenizer.encode("a", bos=True)
 
 
