@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from good_contract import GOOD
 from good_contract import load as load_plain
 from hand_arms import EXPLICIT, load, text, ur5e
+
+from vla_accel_ros.contract.findings import ERROR, OK
+from vla_accel_ros.contract.model_check import judge, read_model
+
+SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
 
 ANGLES = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4])
 
@@ -78,3 +86,48 @@ def test_velocity_of_a_joint_is_in_units_of_the_policy(tmp_path):
     contract = load_plain(tmp_path, GOOD.replace("action: delta", "action: velocity, per_unit: 3.0"))
     np.testing.assert_allclose(contract.to_robot([0.5, 0.04]), [-1.5, 0.04])  # its sign is -1
     assert not contract.delta_mask.any() and contract.layout.velocities == {"a"}
+
+
+def test_model_of_a_hand_fits_a_contract_of_hands_and_one_of_joints_does_not(tmp_path):
+    """LIBERO's numbers: a state of 8, actions of 7 about zero."""
+    model = read_model(SIM_POLICY)
+    numbers = np.array([[-0.1] * 7, [0.1] * 7])
+    state = np.array(
+        [[-0.8, -0.5, 0.0, -3.2, -3.2, -3.2, 0.0, -0.04], [0.8, 0.5, 0.6, 3.2, 3.2, 3.2, 0.04, 0.0]]
+    )
+    libero = replace(model, state=state, actions=numbers, any_camera=True, relative=None)
+    libero = replace(libero, config=replace(model.config, image_names=("base_0_rgb",)))
+    finger = "acceleration: 2, unit: m, pair: true, action_map: {robot: [0.04, 0.0], policy: [-1, 1]}"
+    fits = judge(libero, load(tmp_path, text("preset: libero, ", finger)))
+    assert [finding.level for finding in fits] == [OK]
+    joints = text("preset: libero, ", finger).replace("actions: hands", "actions: joints")
+    joints = "\n".join(line for line in joints.split("\n") if "hands:" not in line and "  arm: {" not in line)
+    joints = joints.replace("}\n  - {name: j", ", action: delta}\n  - {name: j")
+    joints = joints.replace("{name: finger_joint, ", "{name: finger_joint, action: absolute, ")
+    joints = joints.replace("{name: j6}", "{name: j6, action: delta}")
+    findings = [str(f) for f in judge(libero, load(tmp_path, joints)) if f.level == ERROR]
+    assert findings and any("hands" in sentence and "8" in sentence for sentence in findings)
+
+
+def test_statistics_about_zero_fit_velocities(tmp_path):
+    """As they contradict absolute targets."""
+    model = read_model(SIM_POLICY)
+    moments = np.array([[0.6, 0.02], [0.1, 0.01]])
+    droid = replace(
+        model,
+        state=np.array([[0.4, 0.0], [0.8, 0.04]]),
+        actions=np.array([[-1.0, 0.0], [1.0, 0.04]]),
+        state_moments=moments,
+        action_moments=np.array([[0.0, 0.02], [0.3, 0.01]]),
+        any_camera=True,
+        relative=None,
+    )
+    for action, level in (("velocity, per_unit: 3.0", OK), ("absolute", ERROR)):
+        written = GOOD.replace("action: delta, unit: deg, sign: -1, offset: 90", f"action: {action}")
+        written = written.replace(
+            "  side: {topic: camera/side/image_raw, image: left_wrist_0_rgb, rate_hz: 15, max_age_s: 0.3}\n",
+            "",
+        )
+        contract = load_plain(tmp_path, f"actions: joints\n{written}")
+        found = judge(replace(droid, config=replace(model.config, image_names=("base_0_rgb",))), contract)
+        assert max(f.level == ERROR for f in found) == (level == ERROR), found

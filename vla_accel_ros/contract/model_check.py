@@ -98,12 +98,14 @@ def _images(model: Description, contract: Contract) -> list[Finding]:
 def _sizes(model: Description, contract: Contract) -> list[Finding]:
     findings = []
     folder, kind, columns = model.folder, model.config.kind, len(contract.action_names)
-    if model.twist and contract.actions != "twist" and model.actions.shape[1] != columns:
+    if model.twist and contract.actions == "joints" and model.actions.shape[1] != columns:
         fact = f"the model in {folder} ({kind}) moves a hand by twists, the contract's are joints"
-        findings.append(error("actions", fact, "write actions: twist and give a servo_twist controller"))
-    elif model.twist and contract.actions != "twist":
+        fix = "write actions: hands, or actions: twist and give a servo_twist controller"
+        findings.append(error("actions", fact, fix))
+    elif model.twist and contract.actions == "joints":
         fact = f"models such as that in {folder} ({kind}) move a hand by twists, as a rule"
-        findings.append(warning("actions", fact, "write actions: twist unless it was fine-tuned on joints"))
+        fix = "write actions: hands, or actions: twist, unless it was fine-tuned on joints"
+        findings.append(warning("actions", fact, fix))
     if contract.actions == "joints" and model.other_actions:
         fact = (
             f"those of the model in {folder} are {model.other_actions}, no targets of joints, neither "
@@ -122,7 +124,7 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
     ):
         if trained.stop > 1 and count not in trained:
             fact = f"has statistics of {trained.start} {rows} but the contract has {count} {ours}"
-            fix = "name the joints the policy was trained with, in its order"
+            fix = "name the joints or hands the policy was trained with, in its order"
         elif trained.stop == 1 and limit and count > limit:
             fact = f"takes {limit} {rows} but the contract has {count} {ours}"
             fix = "remove those the policy was not trained with"
@@ -179,6 +181,8 @@ def _targets(model: Description, contract: Contract) -> list[Finding]:
         return []
     relative, names, folder = contract.delta_mask, contract.action_names, model.folder
     readings = joint_actions(model)[: len(relative)]
+    moved = [joint.action for joint in contract.action_joints]
+    about_zero = relative | (np.array(moved) == "velocity")
     deltas = [i for i, reading in enumerate(readings) if reading.action == DELTA]
     if model.relative is not None and len(model.relative) >= len(relative):
         findings = [
@@ -190,7 +194,7 @@ def _targets(model: Description, contract: Contract) -> list[Finding]:
             for name, trained, written in zip(names, model.relative, relative)
             if trained != written
         ]
-        strange = [i for i in deltas if not model.relative[i]]
+        strange = [i for i in deltas if not about_zero[i]]
         if strange and not findings:
             fact = (
                 f"the model in {folder} has no relative targets, and yet its actions lie apart from its "
@@ -201,12 +205,11 @@ def _targets(model: Description, contract: Contract) -> list[Finding]:
     findings = [
         error(
             f"joints[{i}] ({names[i]})",
-            f"action: {DELTA if relative[i] else ABSOLUTE} contradicts the model in {folder} "
-            f"({reading.numbers})",
+            f"action: {moved[i]} contradicts the model in {folder} ({reading.numbers})",
             f"its actions are {OTHERS}" if reading.action == DELTA else f"write action: {ABSOLUTE}",
         )
         for i, reading in enumerate(readings)
-        if reading.action and (reading.action == DELTA) != relative[i]
+        if reading.action and (reading.action == DELTA) != about_zero[i]
     ]
     if deltas and not contract.actions_given and not findings:
         fact = (

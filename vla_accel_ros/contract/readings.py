@@ -15,8 +15,8 @@ import numpy as np
 
 ABSOLUTE, DELTA, UNDECIDED = "absolute", "delta", ""
 OTHERS = (
-    "targets relative to the joints (actions: joints, with action: delta), velocities of the joints (which "
-    "no controller here takes), or a hand's displacement (actions: twist)"
+    "targets relative to the joints (actions: joints, with action: delta), velocities of the joints (action: "
+    "velocity), or a hand's displacement or pose (actions: hands, or actions: twist for MoveIt Servo)"
 )
 _NEAR, _FAR = 1.0, 2.0
 """Deviations of the state within which an action's mean belongs to zero or to the state's mean, and by which
