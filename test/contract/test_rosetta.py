@@ -1,4 +1,4 @@
-"""rosetta's contract, version 2. Its own loader (dfd07e4) took what is exported here of four robots."""
+"""rosetta's contract, version 2. Its own loader takes what is exported: test_rosetta_peers.py."""
 
 from __future__ import annotations
 

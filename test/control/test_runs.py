@@ -118,6 +118,19 @@ def test_goal_to_a_robot_that_is_held_has_ended_at_once_and_says_nothing(robot, 
     assert "held: " in run.ending.message and not runs_of(robot).words
 
 
+def test_goal_begins_after_others_had_the_robot_between_two_goals(robot):
+    run = begins(robot)
+    runs_of(robot).cancel(run)
+    ends(robot, run)
+    for order in ("release", "reclaim"):  # as MoveIt before and after a task
+        robot.call(order)
+        robot.run(3.0, goal=0.5)
+        assert robot.answers[order][0]
+    again = runs_of(robot).begin("and the plate")
+    robot.run(2.0, goal=0.5)
+    assert again.ending is None and robot.state is MotionState.RUNNING
+
+
 @pytest.mark.parametrize("prompt", ["", " \n", "x" * (LONGEST_PROMPT + 1)])
 def test_goal_without_usable_words_does_not_disturb_the_one_that_runs(robot, prompt):
     run = begins(robot)

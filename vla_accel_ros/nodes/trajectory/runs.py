@@ -85,6 +85,8 @@ class RunServer:
     async def _execute(self, handle: Any) -> RunPolicy.Result:
         run, future = self._runs.begin(handle.request.prompt), Future()
         self._goals[run] = handle, future
+        if handle.is_cancel_requested:  # before it has begun
+            self._runs.cancel(run)
         self._success.begin()
         self._node.get_logger().info(f"{ACTION}: {run.prompt!r}")
         self.drain()
@@ -101,7 +103,7 @@ class RunServer:
 
     def _on_cancel(self, handle: Any) -> CancelResponse:
         for run, (other, _) in self._goals.items():
-            if other is handle or other.goal_id == handle.goal_id:
+            if other is handle:
                 self._runs.cancel(run)
         return CancelResponse.ACCEPT
 
