@@ -205,8 +205,15 @@ def sections(model: Path, survey: Survey, tmp_path: Path) -> tuple[str, Contract
     return text, Contract.load(tmp_path / "robot.yaml")
 
 
+GRIPPERS = {
+    "forward_command": ("/grip", "forward_command", "/grip/commands", ("grip",), "", "active"),
+    "gripper_command": ("/grip", "gripper_command", "/grip/goals", ("grip",), "/grip/gripper_cmd", "active"),
+}
+
+
+@pytest.mark.parametrize("kind", GRIPPERS)
 def test_contract_of_a_robot_takes_the_active_controllers_with_actions_and_names_the_others(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, kind: str
 ) -> None:
     text, contract = sections(
         model,
@@ -218,7 +225,7 @@ def test_contract_of_a_robot_takes_the_active_controllers_with_actions_and_names
                 "/idle", "joint_trajectory", "/idle/joint_trajectory", ARM, "", "inactive", "it is idle"
             ),
             ControllerOffer("/goals", "", "", ("grip",), "", "active", "it takes goals"),
-            ControllerOffer("/grip", "forward_command", "/grip/commands", ("grip",), "", "active"),
+            ControllerOffer(*GRIPPERS[kind]),
         ),
         tmp_path,
     )
@@ -230,7 +237,9 @@ def test_contract_of_a_robot_takes_the_active_controllers_with_actions_and_names
         "arm/follow",
         ARM,
     )
-    assert (grip.topic, grip.kind, grip.rate_hz) == ("grip/commands", "forward_command", 100.0)
+    rate_hz = 100.0 if kind == "forward_command" else 20.0
+    assert (grip.topic, grip.kind, grip.rate_hz) == (GRIPPERS[kind][2].lstrip("/"), kind, rate_hz)
+    assert grip.action == GRIPPERS[kind][4].lstrip("/")
     assert "it is idle" in text and "it takes goals" in text
 
 

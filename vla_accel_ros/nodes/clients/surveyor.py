@@ -34,9 +34,13 @@ _STREAMED = {
     "JointTrajectoryController": "joint_trajectory",
     "ForwardCommandController": "forward_command",
     "JointGroupPositionController": "forward_command",
+    "parallel_gripper_action_controller/GripperActionController": "parallel_gripper",
+    "GripperActionController": "gripper_command",
 }
-"""End of a controller's type -> kind. A gripper's action controller takes goals and no stream."""
+"""End of a controller's type -> kind."""
+_GRIPPERS = ("gripper_command", "parallel_gripper")
 _COMMANDS = {"joint_trajectory": "joint_trajectory", "forward_command": "commands"}
+_COMMANDS |= dict.fromkeys(_GRIPPERS, "goals")
 _ASKED = ("joints", "interface_name", DESCRIPTION)
 
 
@@ -131,7 +135,7 @@ class Surveyor(ClientNode):
             kind,
             f"{name}/{_COMMANDS[kind]}" if kind else "",
             tuple(values.get("joints") or joints),  # a controller's own order, where it says one
-            self._action(name),
+            f"{name}/gripper_cmd" if kind in _GRIPPERS else self._action(name),
             controller.state,
             f"{manager}: {controller.type}, {controller.state}",
         )
@@ -139,7 +143,7 @@ class Surveyor(ClientNode):
     def _listening(self, ask: ServiceCalls) -> list[ControllerOffer]:
         """Controllers by the topics of commands that somebody receives."""
         offers = []
-        kinds = {each.message: kind for kind, each in BUILT_IN[CONTROLLERS].items()}
+        kinds = {each.message: kind for kind, each in BUILT_IN[CONTROLLERS].items() if not each.goals}
         for topic, types in self._node.get_topic_names_and_types():
             known = [kinds[each] for each in types if each in kinds]
             nodes = sorted({name_of(info) for info in self._node.get_subscriptions_info_by_topic(topic)})

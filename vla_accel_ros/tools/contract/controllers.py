@@ -1,6 +1,6 @@
 """The controllers of a contract: those that a robot has active for the policy's joints.
 
-A controller that is not active, or that takes goals and no stream, is only named in a comment.
+A controller that is not active, or whose kind is not known, is only named in a comment.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from vla_accel_ros.sensing.survey import ControllerOffer, Survey
 from vla_accel_ros.tools.contract.text import line, listed
 
 RATES_HZ = {"forward_command": "100", "servo_joint": "50", "servo_twist": "50"}
+RATES_HZ |= {"gripper_command": "20", "parallel_gripper": "20"}
 _GUIDE = "docs/guide/controllers.md"
 
 
@@ -46,15 +47,16 @@ def controller_lines(survey: Survey | None, names: Sequence[str], hand: int) -> 
 
 
 def _candidates(survey: Survey) -> list[ControllerOffer]:
-    """What takes a stream of joint positions, and is not known to be inactive."""
-    streamed = ("joint_trajectory", "forward_command", "servo_joint")
+    """What takes joint positions, and is not known to be inactive."""
+    streamed = ("joint_trajectory", "forward_command", "servo_joint", "gripper_command", "parallel_gripper")
     return [offer for offer in survey.controllers if offer.kind in streamed and offer.state in ("active", "")]
 
 
 def _controller(survey: Survey, offer: ControllerOffer) -> list[str]:
     lines = [line(1, "- topic", survey.relative(offer.topic).lstrip("/"), offer.origin)]
     if offer.kind != "joint_trajectory":
-        lines.append(line(2, "kind", offer.kind, f"its topic is {controller_kind(offer.kind).message}"))
+        kind = controller_kind(offer.kind)
+        lines.append(line(2, "kind", offer.kind, f"it takes {kind.goals or kind.message}"))
         lines.append(line(2, "rate_hz", RATES_HZ[offer.kind], "a default: how often it is sent commands"))
     if offer.action:
         lines.append(line(2, "action", survey.relative(offer.action).lstrip("/"), survey.origin))
