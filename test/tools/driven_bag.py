@@ -152,7 +152,7 @@ class Drive:
         names = self.contract.joint_names
         for controller in self.contract.controllers:
             joints = [names.index(name) for name in controller.joints]
-            if controller.kind == "forward_command":
+            if controller.kind in ("forward_command", "parallel_gripper"):
                 self._write(controller.topic, Float64MultiArray(data=[sent(now_s, j) for j in joints]))
                 continue
             message = JointTrajectory(joint_names=list(controller.joints))

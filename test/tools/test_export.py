@@ -333,9 +333,12 @@ def test_export_pictures_are_those_that_the_policy_gets(tmp_path):
     assert [quarter.mean() > 120 for quarter in quarters] == [True, False, False, False]
 
 
-def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path):
+@pytest.mark.parametrize(
+    "kind", [{"kind": "forward_command"}, {"kind": "parallel_gripper", "action": "all/gripper_cmd"}]
+)
+def test_export_commands_may_be_bare_positions_and_actions_may_be_measured(tmp_path, kind):
     names = list(Contract.load(demo_contract()).joint_names)
-    controllers = [{"topic": "all/commands", "kind": "forward_command", "rate_hz": 100.0, "joints": names}]
+    controllers = [{"topic": "all/commands", **kind, "rate_hz": 100.0, "joints": names}]
     Drive(tmp_path / "bag", controllers=controllers)
     export([tmp_path / "bag"], tmp_path / "forward")
     command_s = np.floor((np.arange(61) + 1) / 3) / 10  # a command every 0.1 s

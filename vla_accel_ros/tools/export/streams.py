@@ -290,7 +290,7 @@ class Streams:
     def _read_command(self, controller: Controller, entry: Entry) -> None:
         message = self.bag.decode(entry)
         command: Trajectory | np.ndarray
-        if controller.kind == "forward_command":
+        if _COMMANDS[controller.kind] == POSITIONS:
             command = np.array(message.data)
             if len(command) != len(controller.joints) or not (np.abs(command) <= FURTHEST).all():
                 raise ValueError(f"a command is not {len(controller.joints)} positions of joints")
