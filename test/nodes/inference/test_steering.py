@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from builders import make_checkpoint, make_config
@@ -13,6 +14,7 @@ from std_srvs.srv import SetBool
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.inference.steering import Steering
 
 TASK = "reach the red block"
 
@@ -88,3 +90,9 @@ def test_model_is_asked_for_subtasks_and_acts_on_its_answers(operator, subtasks,
     assert answer.prompt == f"what next: {TASK}"
     if text := " ".join(answer.text.split()):
         operator.wait(lambda: text in subtasks.told, 90.0, "its subtask")
+
+
+def test_subtasks_of_a_model_that_cannot_answer_are_refused_by_name():
+    node = SimpleNamespace(get_parameter=lambda name: SimpleNamespace(value="model"))
+    with pytest.raises(ValueError, match="subtasks"):
+        Steering(node, answers=False)
