@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.models import NAMES
-from tables.forms import Line, between, cells, one, result, table, views
+from tables.forms import Line, cells, one, result, table, views
 
 STAGES = ("encode", "prefill", "denoise")
 
@@ -46,15 +46,14 @@ def images_to_actions() -> Iterator[Line]:
 def own_path() -> Iterator[Line]:
     """From frames in host memory to actions in host memory."""
     yield (
-        "", "engine, median", "p99", "p99 / median", "graphs alone", "more than the graphs",
-        "`observe` returns after", "an upload alone",
+        "", "engine, median", "p99", "graphs alone", "more than the graphs", "`observe` returns after",
     )  # fmt: skip
     for case in (*result("engine_path")["cases"], *result("engine_path_smolvla")["cases"]):
         yield (
-            f"{NAMES[case['kind']]}, {views(case['views'])}, own path",
+            f"{NAMES[case['kind']]}, {views(case['views'])}",
             *cells(
-                case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "engine.p99_over_p50:.3f",
-                "stages.p50_ms:.2f", "difference_ms:.2f", "observe.p50_ms:.2f", "upload.p50_ms:.2f",
+                case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "stages.p50_ms:.2f", "difference_ms:.2f",
+                "observe.p50_ms:.2f",
             ),
         )  # fmt: skip
 
@@ -146,20 +145,6 @@ def evaluations() -> Iterator[Line]:
 
 
 @table
-def solver_episodes() -> Iterator[Line]:
-    """Of the bundled policy."""
-    yield "way", "still", "moved", "changed", "success, all", "time [s]", "jerk [rad/s^3]"
-    for row in result("solvers")["success"]["rows"]:
-        if row["way"] in ("euler 10", "ab2 5"):
-            low, high = (100 * bound for bound in row["interval_95"])
-            yield (
-                f"episodes by {row['way']}",
-                *(f"{condition['won']} of {condition['n']}" for condition in row["conditions"].values()),
-                f"{low:.1f} to {high:.1f} %", between(row["time_s"], ".2f"), between(row["jerk"], ".0f"),
-            )  # fmt: skip
-
-
-@table
 def pipeline_text() -> Iterator[Line]:
     """Texts of N tokens beside actions of S steps, k of them begun with each frame."""
     rows = [r for r in result("pipeline")["oxygen"]["rows"] if (r["arrivals"], r["steps"]) == ("uniform", 10)]
@@ -197,15 +182,6 @@ def pipeline_frames() -> Iterator[Line]:
     yield f"L = {length}", *(f"K = {k}" for k in tokens)
     for system in dict.fromkeys(system for system, _ in rows if not system.endswith("fresh")):
         yield system, *(aged(rows.get((system, k), {"none": True})) for k in tokens)
-
-
-@table
-def pipeline_staggered() -> Iterator[Line]:
-    """Chunks that begin one step apart."""
-    yield "", "S", "chunks/s", "times sequential", "ms", "p99"
-    for row in result("pipeline")["staggered"]["rows"]:
-        names = ("steps", "chunks_s", "gain", "age_p50_ms", "age_p99_ms")
-        yield row["system"], *(number(row.get(name)) for name in names)
 
 
 def aged(row: Mapping[str, Any]) -> str:

@@ -38,15 +38,14 @@ def fleet_overload() -> Iterator[Line]:
 def fleet_closed() -> Iterator[Line]:
     """A fleet of libero_pi05."""
     yield (
-        "robots", "tasks a robot", "policy", "horizons", "average", "P95", "first chunk", "stall",
-        "average against fifo", "P95 against fifo",
+        "policy, horizons", "average", "P95", "first chunk", "stall", "average against fifo",
+        "P95 against fifo",
     )  # fmt: skip
     for row in result("fleet_sim")["closed"]:
         if row["robots"] == FLEET:
             is_oracle = row["horizon"] == "dynamic"
             yield (
-                str(FLEET), str(row["tasks_per_robot"]), row["policy"],
-                "dynamic (oracle)" if is_oracle else row["horizon"],
+                f"{row['policy']}, {'dynamic (oracle)' if is_oracle else row['horizon']}",
                 *(f"{row[name]['mean']:.1f} s" for name in CHANGES),
                 *(_percent(row["against_fifo"][name]) for name in ("avg", "p95")),
             )  # fmt: skip

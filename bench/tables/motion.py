@@ -90,17 +90,6 @@ def horizon_front() -> Iterator[Line]:
 
 
 @table
-def chunk_port_parts() -> Iterator[Line]:
-    """CPU of one chunk."""
-    yield (
-        "50 actions, 480 chunks a second", "write", "read", "update", "to the stream", "sum", "sum p99 [ms]",
-    )  # fmt: skip
-    for row in result("chunk_port")["parts"]:
-        parts = (f"{part}.p50_ms:.3f" for part in ("write", "read", "update", "stream", "sum"))
-        yield f"{row['kind']}, {row['joints']} joints", *cells(row, *parts, "sum.p99_ms:.3f")
-
-
-@table
 def chunk_port_whole() -> Iterator[Line]:
     """Three processes, and where they ran."""
     yield (
