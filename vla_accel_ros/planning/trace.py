@@ -22,6 +22,8 @@ from torch.utils.flop_counter import flop_registry
 
 UNLAUNCHED = ("_unsafe_view", "detach", "empty", "promote_types", "rand", "scalar_tensor", "split", "unbind")
 """Operations that launch nothing, besides views."""
+LINEAR = ("mm.", "addmm.")
+"""Products by a matrix of weights; others are batched."""
 TWICE = "masked_fill."
 """It copies first, and so is two launches."""
 
@@ -73,7 +75,10 @@ class _Operations(TorchDispatchMode):
 
     def _call(self, name: str, flops: int, inputs: list[Tensor], outputs: list[Tensor]) -> Call:
         weights = [tensor for tensor in inputs if _storage(tensor) in self._parameters]
-        tensors = [tensor for tensor in inputs if _storage(tensor) not in self._parameters]
+        if flops and not weights and name.startswith(LINEAR):
+            weights = inputs[-1:]  # several parameters as one, see models.layers.fused
+        used = {_storage(tensor) for tensor in weights}
+        tensors = [tensor for tensor in inputs if _storage(tensor) not in used]
         moved = sum(tensor.nbytes for tensor in (*tensors, *outputs))
         dtype = (tensors or outputs)[0].dtype
         if not flops:
@@ -84,7 +89,8 @@ class _Operations(TorchDispatchMode):
         sizes = rows, columns, flops // (2 * rows * columns), flops
         if matrix is None:
             return Call(name, "", *sizes, moved_bytes=moved, dtype=dtype)
-        weight, source = self._parameters[_storage(matrix)], _storage(tensors[0])
+        weight = self._parameters.get(_storage(matrix), "fused.weight")
+        source = _storage(tensors[0])
         return Call(name, weight, *sizes, source, matrix.nbytes, moved, matrix.dtype)
 
 

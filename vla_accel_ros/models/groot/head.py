@@ -7,12 +7,15 @@ chosen by index, so that rows of one batch may be of different robots. Parameter
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.groot.config import GrootConfig
-from vla_accel_ros.models.layers.dit import NORM_EPS, Block, Mixer, TimeEncoder, sinusoid
+from vla_accel_ros.models.layers.dit import NORM_EPS, Block, Mixer, TimeEncoder, modulated, sinusoid
+from vla_accel_ros.models.layers.fused import fuse
 
 OUT_EPS = 1e-6
 
@@ -33,19 +36,26 @@ class DiT(nn.Module):
     ) -> Tensor:
         """x [B, n, width]; t [B]; keys, values [depth / 2, B, heads, T, head_dim]; masks bool [B, T]: of the
         tokens that the first and the second block of every two readers may read. Returns [B, n, dit_out]."""
-        embedded = self.timestep_encoder(t)
-        condition = F.silu(embedded)
+        condition = F.silu(self.timestep_encoder(t))
+        scales, shifts = self._modulations(condition)
         wide = [None if mask is None else mask[:, None, None] for mask in masks]
         for index, block in enumerate(self.transformer_blocks):
             reader = index // 2
+            modulation = scales[:, index], shifts[:, index]
             if index % 2:
-                x = block(x, condition)
+                x = block(x, *modulation)
             else:
                 kv = keys[reader].to(x.dtype), values[reader].to(x.dtype)
-                x = block(x, condition, kv, wide[reader % 2])
-        shift, scale = self.proj_out_1(condition)[:, None].chunk(2, dim=-1)
-        normed = F.layer_norm(x, x.shape[-1:], eps=OUT_EPS)
-        return self.proj_out_2(normed * (1 + scale) + shift)
+                x = block(x, *modulation, kv, wide[reader % 2])
+        shift, scale = self.proj_out_1(condition).chunk(2, dim=-1)
+        return self.proj_out_2(modulated(x, 1 + scale, shift, OUT_EPS))
+
+    def _modulations(self, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales and shifts [B, depth, width] of all blocks, in one product."""
+        blocks: list[Any] = [*self.transformer_blocks]
+        tables = F.linear(condition, *fuse([block.norm1.linear for block in blocks]))
+        scales, shifts = tables.unflatten(1, (len(blocks), 2, -1)).unbind(2)
+        return 1 + scales, shifts
 
 
 class PerEmbodiment(nn.Module):

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.groot.config import N1_5, N1_7, GrootConfig
 from vla_accel_ros.models.groot.head import ActionHead
+from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.qwen import Qwen
 from vla_accel_ros.models.layers.qwen_vision import Tower
@@ -141,10 +143,23 @@ class Groot(nn.Module):
         )
 
     def prefix(self, features: Tensor, out: KV | None = None) -> KV:
-        """The keys and values [readers, B, heads, T, head_dim] of all blocks that read the prefix."""
+        """The keys and values [readers, B, heads, T, head_dim] of all blocks that read the prefix, in two
+        products; written into `out` if it is given."""
         blocks: list[Any] = [*self.action_head.model.transformer_blocks][::2]
-        keys, values = zip(*(block.attn1.keys_values(features) for block in blocks), strict=True)
-        return KV.of(list(keys), list(values), out)
+        sizes = len(blocks), self.config.dit.heads, self.config.dit.head_dim
+        kv = KV(
+            *(
+                F.linear(features, *fuse([getattr(block.attn1, name) for block in blocks]))
+                .unflatten(-1, sizes)
+                .permute(2, 0, 3, 1, 4)
+                for name in ("to_k", "to_v")
+            )
+        )
+        if out is None:
+            return kv
+        for into, part in zip(out, kv, strict=True):
+            into.copy_(part)
+        return out
 
     def velocity(
         self,

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import BlocksConfig
+from vla_accel_ros.models.layers.fused import fuse
 
 NORM_EPS = 1e-5
 PERIOD = 10_000.0
@@ -39,14 +40,18 @@ class Attention(nn.Module):
         self.to_v = nn.Linear(kv_width, inner)
         self.to_out = nn.ModuleList([nn.Linear(inner, config.width)])
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, kv_width] -> keys and values [B, heads, T, head_dim]."""
-        return self._heads(self.to_k(x)), self._heads(self.to_v(x))
-
     def forward(self, x: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
         """mask bool, to [B, heads, t, T]: True = may attend."""
-        out = F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask)
-        return self.to_out[0](out.transpose(1, 2).flatten(2))
+        return self._out(F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask))
+
+    def among(self, x: Tensor) -> Tensor:
+        """x attends to itself; query, key and value are one product."""
+        parts = F.linear(x, *fuse([self.to_q, self.to_k, self.to_v])).chunk(3, dim=-1)
+        q, k, v = map(self._heads, parts)
+        return self._out(F.scaled_dot_product_attention(q, k, v))
+
+    def _out(self, heads: Tensor) -> Tensor:
+        return self.to_out[0](heads.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -74,16 +79,22 @@ class FeedForward(nn.Module):
         return self.net(x)
 
 
+def modulated(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """Normalise x [B, n, W], then x * scale + shift, [B, W] each; of one row in one launch."""
+    if len(x) == 1:
+        return F.layer_norm(x, x.shape[-1:], scale[0], shift[0], eps)
+    return F.layer_norm(x, x.shape[-1:], eps=eps) * scale[:, None] + shift[:, None]
+
+
 class Modulated(nn.Module):
-    """`norm1` of the diffusion transformer: [scale, shift] of the flow time."""
+    """`norm1` of the diffusion transformer, whose scale and shift `linear` makes of the flow time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, 2 * width)
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        scale, shift = self.linear(condition)[:, None].chunk(2, dim=-1)
-        return F.layer_norm(x, x.shape[-1:], eps=NORM_EPS) * (1 + scale) + shift
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return modulated(x, scale, shift, NORM_EPS)
 
 
 class Mixing(nn.Module):
@@ -97,8 +108,7 @@ class Mixing(nn.Module):
         self.ff = FeedForward(config.width, config.mlp)
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = self.norm1(x)
-        x = x + self.attn1(normed, self.attn1.keys_values(normed))
+        x = x + self.attn1.among(self.norm1(x))
         return x + self.ff(self.norm3(x))
 
 
@@ -127,13 +137,14 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        condition: Tensor,
+        scale: Tensor,
+        shift: Tensor,
         kv: tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """kv: of the prefix; None = the block attends to x itself."""
-        normed = self.norm1(x, condition)
-        x = x + self.attn1(normed, kv or self.attn1.keys_values(normed), mask)
+        """scale, shift: of its norm [B, width]. kv: of the prefix; None = the block attends to x itself."""
+        normed = self.norm1(x, scale, shift)
+        x = x + (self.attn1.among(normed) if kv is None else self.attn1(normed, kv, mask))
         return x + self.ff(F.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
 
 

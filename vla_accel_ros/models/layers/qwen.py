@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import LlamaConfig
+from vla_accel_ros.models.layers import llama
+from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import rotate
-from vla_accel_ros.models.layers.llama import MLP, RMSNorm
 
 Tables = tuple[Tensor, Tensor]
 
@@ -33,12 +34,29 @@ def rotary_tables(positions: Tensor, head_dim: int, theta: float, sections: Sequ
     return angles.cos(), angles.sin()
 
 
+class RMSNorm(llama.RMSNorm):
+    """The same in one launch; half precisions are rounded once, after the weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class MLP(llama.MLP):
+    """The same with gate and up as one product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, _ = fuse([self.gate_proj, self.up_proj])
+        gate, up = F.linear(x, weight).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
 class Attention(nn.Module):
     """Grouped-query attention."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.head_dim, self.groups = config.head_dim, config.heads // config.kv_heads
+        self.head_dim, self.heads = config.head_dim, config.heads
+        self.groups = config.heads // config.kv_heads
         self.q_proj = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
         self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_dim, bias=False)
@@ -47,13 +65,14 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(config.head_dim, config.norm_eps)
 
     def forward(self, x: Tensor, tables: Tables) -> Tensor:
-        q, k, v = (
-            proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        q, k, v = (part.transpose(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
-        q, k = rotate(q, *tables), rotate(k, *tables)
-        k, v = (part.repeat_interleave(self.groups, dim=1) for part in (k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        weight, _ = fuse([self.q_proj, self.k_proj, self.v_proj])
+        heads = F.linear(x, weight).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        queries, keys = self.heads, self.heads // self.groups
+        qk, v = heads[:, :-keys], heads[:, -keys:]
+        qk = torch.cat((self.q_norm(qk[:, :queries]), self.k_norm(qk[:, queries:])), dim=1)
+        qk = rotate(qk, *tables)
+        q, k = qk[:, :queries], qk[:, queries:]
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 
@@ -87,7 +106,8 @@ class Qwen(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, added: Tensor | None = None) -> Tensor:
         """x [B, T, W]; positions: see rotary_tables; added [n, B, T, W]: added after each of the first n
         layers. Returns features [B, T, W]."""
-        tables = rotary_tables(positions, self.head_dim, self.theta, self.sections)
+        cos, sin = rotary_tables(positions, self.head_dim, self.theta, self.sections)
+        tables = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
             x = layer(x, tables)
             if added is not None and index < len(added):

@@ -56,9 +56,9 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        wide = at_least_float32(x.dtype)
-        q, k = (rotate(part.to(wide), *tables).to(x.dtype) for part in (q, k))
+        heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = rotate(heads[:2].to(at_least_float32(x.dtype)), *tables).to(x.dtype)
+        v = heads[2]
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
