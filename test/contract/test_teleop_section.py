@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hand_arms
 import pytest
 import yaml
 from good_contract import SERVO
@@ -64,6 +65,37 @@ def test_teleop_section_names_each_mistake(tmp_path, change, field, value):
     with pytest.raises(ValueError) as refusal:
         load(tmp_path, TELEOP | change)
     assert field in str(refusal.value) and value in str(refusal.value)
+
+
+HAND = {"base": "l0", "tip": "tool0", "axes": "base", "linear": 0.25, "angular": 1.0}
+
+
+def load_hand(folder: Path, hand: object, **changes: object) -> Contract:
+    (folder / "arm.urdf").write_text(hand_arms.ur5e_urdf())
+    fields = {**yaml.safe_load(hand_arms.text()), **changes}
+    path = folder / "contract.yaml"
+    path.write_text(yaml.safe_dump({**fields, "teleop": TELEOP | {"type": "TwistStamped", "hand": hand}}))
+    return Contract.load(path)
+
+
+def test_teleop_section_of_twists_has_the_chain_of_the_hand(tmp_path):
+    hand = load_hand(tmp_path, HAND).teleop.hand
+    assert hand.arm.joints == ("j1", "j2", "j3", "j4", "j5", "j6")
+    assert (hand.axes, hand.linear, hand.angular) == ("base", 0.25, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"tip": "hand"}, "hand"), ({"axes": "world"}, "world"), ({"linear": 0}, "linear"), ({"x": 1}, "x")],
+)
+def test_teleop_section_of_twists_names_each_mistake(tmp_path, change, field):
+    with pytest.raises(ValueError, match=rf"teleop\.hand.*{field}"):
+        load_hand(tmp_path, HAND | change)
+
+
+def test_teleop_section_of_twists_needs_the_robots_description(tmp_path):
+    with pytest.raises(ValueError, match="urdf"):
+        load(tmp_path, TELEOP | {"type": "TwistStamped", "hand": HAND})
 
 
 def test_teleop_section_is_refused_where_twists_move_the_hand(tmp_path):

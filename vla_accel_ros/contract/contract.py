@@ -34,7 +34,7 @@ from vla_accel_ros.contract.parts import (
     Teleop,
     Twist,
 )
-from vla_accel_ros.contract.teleop import check_teleop, read_teleop
+from vla_accel_ros.contract.teleop import read_teleop
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import Hand
@@ -128,10 +128,12 @@ class Contract:
             actions=actions,
             twist=readers.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
-            teleop=read_teleop(file.child("teleop")) if file.has("teleop") else None,
             actions_given=file.contains("actions"),
         )
         contract = replace(contract, keys=read_keys(file, [camera.image for camera in contract.cameras]))
+        if file.has("teleop"):
+            teleop = read_teleop(file.child("teleop"), contract.joints, limits.text)
+            contract = replace(contract, teleop=teleop)
         file.close()
         _check_names(file, contract)
         _check_twist(file, contract)
@@ -141,9 +143,6 @@ class Contract:
         if contract.force is not None:
             force = check_force(file, contract.force, contract.joints, actions == "twist")
             contract = replace(contract, force=force)
-        if contract.teleop is not None:
-            teleop = check_teleop(file, contract.teleop, contract.joints, actions == "twist")
-            contract = replace(contract, teleop=teleop)
         file.finish()
         return contract
 
@@ -309,6 +308,8 @@ def _check_twist(file: Fields, contract: Contract) -> None:
             "moves by twists, but the policy's actions are joints",
         )
         file.refuse(path, "servo_twist", problem, "write actions: twist, or kind: servo_joint")
+    if contract.actions == "twist" and contract.teleop is not None:
+        file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
     if len(turning) > 1:
         path = f"controllers[{turning[1]}].kind"
         file.refuse(path, "servo_twist", "is there twice, but an action has one twist", "keep one of them")

@@ -30,7 +30,11 @@ FORCE_TYPES = {
     "Float64MultiArray": "std_msgs/msg/Float64MultiArray",
 }
 INFO_TYPE = "sensor_msgs/msg/CameraInfo"
-TELEOP_TYPES = {"JointState": JOINTS_TYPE, "JointJog": "control_msgs/msg/JointJog"}
+TELEOP_TYPES = {
+    "JointState": JOINTS_TYPE,
+    "JointJog": "control_msgs/msg/JointJog",
+    "TwistStamped": "geometry_msgs/msg/TwistStamped",
+}
 JOY_TYPE = "sensor_msgs/msg/Joy"
 _OBSERVER = re.compile(
     r"record|bag_play|rosbag|mcap|logger|bridge|rosapi|_ros2cli|rqt|rviz|plotjuggler|webviz|rerun|doctor|operator"

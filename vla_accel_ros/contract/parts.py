@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
+from vla_accel_ros.control.kinematics.arm import Arm
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
@@ -85,13 +86,28 @@ class Deadman:
 
 
 @dataclass(frozen=True)
+class TeleopHand:
+    """The hand that twists move. arm: its chain of joints. axes: of a twist, `base` or `tool`. linear,
+    angular: greatest speed [m/s], [rad/s]."""
+
+    arm: Arm
+    axes: str
+    linear: float
+    angular: float
+
+
+@dataclass(frozen=True)
 class Teleop(Stream):
-    """What a person commands the arm by. type: JointState (positions of a leader arm, rad or m) or JointJog
-    (velocities). joints: ours -> the name in these messages; a joint that is absent stays where it is.
-    deadman: None if only ~/take_over and ~/give_back hand the arm over."""
+    """What a person commands the arm by.
+
+    type: JointState (positions of a leader arm, rad or m), JointJog (velocities) or TwistStamped (of `hand`,
+    which is None for the others). joints: ours -> the name in these messages; a joint that is absent stays
+    where it is. deadman: None if only ~/take_over and ~/give_back hand the arm over.
+    """
 
     joints: Mapping[str, str] = field(default_factory=dict)
     type: str = "JointState"
+    hand: TeleopHand | None = None
     deadman: Deadman | None = None
 
 

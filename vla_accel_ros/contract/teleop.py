@@ -3,29 +3,52 @@
     teleop: {topic: leader/joint_states, rate_hz: 50, max_age_s: 0.2}      # a leader arm's joint states
     teleop: {topic: jog, type: JointJog, rate_hz: 50, max_age_s: 0.2,
              joints: {elbow: elbow_flex}, deadman: {topic: joy, button: 4}}
+    teleop: {topic: twist, type: TwistStamped, rate_hz: 50, max_age_s: 0.2,
+             hand: {base: base_link, tip: tool0, axes: base, linear: 0.25, angular: 1.0}}
 
-joints: our name -> that in the messages, of each joint that they move; without it all, by our names.
+joints: our name -> that in the messages, of each joint that they move; without it all, by our names. hand:
+the links between which the joints move it, and the axes of a twist; it needs the contract's urdf.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from vla_accel_ros.contract.fields import Fields, closest
-from vla_accel_ros.contract.parts import INPUT_FORM, INPUT_TOPIC, LONGEST_AGE_S, Deadman, Joint, Teleop
+from vla_accel_ros.contract.parts import (
+    INPUT_FORM,
+    INPUT_TOPIC,
+    LONGEST_AGE_S,
+    Deadman,
+    Joint,
+    Teleop,
+    TeleopHand,
+)
+from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.hand import BASE, TOOL
+from vla_accel_ros.control.limits.joint_limits import JointLimits
 
-TYPES = ("JointState", "JointJog")
+TWIST = "TwistStamped"
+TYPES = ("JointState", "JointJog", TWIST)
 _MOST_BUTTONS = 256
 
 
-def read_teleop(fields: Fields) -> Teleop:
-    """Read the section. Without `joints` those of the result are empty: all, see `check_teleop`."""
+def read_teleop(fields: Fields, joints: Sequence[Joint], description: str) -> Teleop:
+    """Read the section. description: the text of the URDF, empty without one."""
+    kind = fields.choice("type", TYPES, TYPES[0])
+    named = fields.named_texts("joints") if kind != TWIST and fields.has("joints") else {}
+    names = {joint.name for joint in joints}
+    for name, word in named.items():
+        if name and names and "" not in names and name not in names:
+            fix = closest(name, names, "fix its spelling")
+            fields.refuse(f"joints.{name}", word, "is not of a joint of joints", fix)
     teleop = Teleop(
         topic=fields.text("topic", INPUT_TOPIC, INPUT_FORM),
         rate_hz=fields.number("rate_hz", above=0.0),
         max_age_s=fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S),
-        joints=fields.named_texts("joints") if fields.has("joints") else {},
-        type=fields.choice("type", TYPES, TYPES[0]),
+        joints=named or {joint.name: joint.name for joint in joints},
+        type=kind,
+        hand=_hand(fields, joints, description) if kind == TWIST else None,
         deadman=_deadman(fields.child("deadman")) if fields.has("deadman") else None,
     )
     if teleop.max_age_s <= 2.0 / teleop.rate_hz:
@@ -35,17 +58,22 @@ def read_teleop(fields: Fields) -> Teleop:
     return teleop
 
 
-def check_teleop(file: Fields, teleop: Teleop, joints: tuple[Joint, ...], twist: bool) -> Teleop:
-    """Check the names of joints, and name all of them if none is named."""
-    if twist:
-        problem, fix = "has no meaning for a hand that twists move", "remove it"
-        file.refuse("teleop", teleop.type, problem, fix)
-    names = {joint.name for joint in joints}
-    for name in teleop.joints:
-        if name and names and "" not in names and name not in names:
-            fix = closest(name, names, "fix its spelling")
-            file.refuse(f"teleop.joints.{name}", teleop.joints[name], "is not of a joint of joints", fix)
-    return replace(teleop, joints=teleop.joints or {name: name for name in names})
+def _hand(fields: Fields, joints: Sequence[Joint], description: str) -> TeleopHand | None:
+    hand = fields.child("hand")
+    base, tip = hand.text("base"), hand.text("tip")
+    axes = hand.choice("axes", (BASE, TOOL))
+    linear, angular = hand.number("linear", above=0.0), hand.number("angular", above=0.0)
+    hand.close()
+    if not description:
+        fields.refuse("type", TWIST, "needs the robot's description", "add urdf to the contract")
+    if not (description and fields.valid("hand")):
+        return None
+    try:
+        arm = Arm(description, [joint.name for joint in joints], JointLimits.of(joints), base, tip)
+    except ValueError as problem:
+        fields.refuse("hand.tip", tip, "cannot be moved", str(problem))
+        return None
+    return TeleopHand(arm, axes, linear, angular)
 
 
 def _deadman(fields: Fields) -> Deadman:

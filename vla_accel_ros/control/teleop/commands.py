@@ -14,6 +14,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.plausibility import BEYOND, MOST_JOINTS, TOO_FAST
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.teleop.hand import TeleopHand
 
 
 class Deadman(Protocol):
@@ -37,6 +38,8 @@ class Teleop(Protocol):
     @property
     def type(self) -> str: ...
     @property
+    def hand(self) -> TeleopHand | None: ...
+    @property
     def deadman(self) -> Deadman | None: ...
 
 
@@ -44,12 +47,12 @@ class Commands:
     """Those of one topic. joints, limits: of the robot, in its order.
 
     Attributes: `moves`, the joints that are commanded, bool [D]; `newest`, float64 [D], NaN for the others,
-    None before the first; `stamp_ns`, its stamp.
+    None before the first; `stamp_ns`, its stamp; `trouble`, empty: joints do as they are told.
     """
 
     def __init__(self, teleop: Teleop, joints: tuple[str, ...], limits: JointLimits) -> None:
         self._teleop, self._joints, self._limits = teleop, joints, limits
-        self.by_velocity = teleop.type == "JointJog"
+        self.trouble, self.by_velocity = "", teleop.type == "JointJog"
         self.moves = np.array([name in teleop.joints for name in joints], bool)
         self.forget()
 
@@ -87,6 +90,11 @@ class Commands:
                 raise ValueError(f"{topic} has {command[row]} for joint {name!r}: send a finite number")
         self._check(command)
         self.newest, self.stamp_ns = self._cut(command), stamp_ns
+
+    def rows(self, position: np.ndarray, times_s: np.ndarray) -> np.ndarray:
+        """Where velocities lead the joints from a position [D], float64 [H, D] at times [H, 1]."""
+        assert self.newest is not None
+        return position + self.newest * times_s
 
     def _check(self, command: np.ndarray) -> None:
         limits = self._limits

@@ -23,6 +23,7 @@ from vla_accel_ros.control.following.watchdog import DEADMAN, TELEOP
 from vla_accel_ros.control.orders import Steps, kept
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.teleop.commands import Commands, Teleop
+from vla_accel_ros.control.teleop.hand import HandCommands
 
 HUMAN, ALIGNING = "human", "aligning"
 """What is reported while a person moves the arm."""
@@ -40,12 +41,15 @@ class Takeover:
 
     def __init__(self, robot: Robot, teleop: Teleop | None) -> None:
         self._robot, self._teleop = robot, teleop
-        self._commands: Commands | None = None
+        self._commands: Commands | HandCommands | None = None
         self._stay: np.ndarray | None = None  # where joints stay that the person does not move
         if teleop is not None:
             joints = robot.contract.action_joints
             names = tuple(joint.name for joint in joints)
-            self._commands = Commands(teleop, names, robot.follower.buffer.limits)
+            limits = robot.follower.buffer.limits
+            self._commands = Commands(teleop, names, limits)
+            if teleop.hand is not None:
+                self._commands = HandCommands(teleop.topic, teleop.hand, limits)
             self._yielding = np.array([math.isinf(joint.following.rad) for joint in joints], bool)
             self._met = ~self._yielding
             self._side = np.zeros(len(joints))  # of the leader's joint: above or below ours
@@ -181,7 +185,10 @@ class Takeover:
         assert commands is not None and commands.newest is not None and stay is not None
         if commands.by_velocity:
             self._aligned = True
-            return np.where(commands.moves, position + commands.newest * times_s, stay), 1.0
+            rows = commands.rows(position, times_s)
+            if commands.trouble:
+                self._robot.warn_sometimes("hand", commands.trouble)
+            return np.where(commands.moves, rows, stay), 1.0
         limits = self._robot.follower.buffer.limits
         goal = limits.near(commands.newest, position)
         self._meet(goal)

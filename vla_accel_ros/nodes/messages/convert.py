@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
+from geometry_msgs.msg import TwistStamped
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
@@ -238,9 +239,13 @@ def execution_from_message(message: Motion) -> Execution:
 
 
 def command_from_message(message: Any) -> tuple[Sequence[str], Sequence[float]]:
-    """Names and numbers of a person's command: positions of a JointState, velocities of a JointJog."""
+    """Names and numbers of a person's command: positions of a JointState, velocities of a JointJog, or the
+    six of a TwistStamped, without names."""
     if isinstance(message, JointState):
         return message.name, message.position
+    if isinstance(message, TwistStamped):
+        linear, angular = message.twist.linear, message.twist.angular
+        return (), (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
     return message.joint_names, message.velocities
 
 
