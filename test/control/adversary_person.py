@@ -36,7 +36,7 @@ class Person(Orders):
         if len(names) > 1 and rng.random() < 0.3:
             del names[robot.joints[-1]]  # which the leader has not
         deadman = Deadman("joy", 2) if rng.random() < 0.4 else None
-        return replace(robot, teleop=Teleop("leader", COMMAND_HZ, age_s, names, kind, deadman))
+        return replace(robot, teleop=Teleop("leader", COMMAND_HZ, age_s, names, kind, deadman=deadman))
 
     def _start(self, go_on: bool = True) -> Process:
         before = getattr(self, "node", None)

@@ -315,7 +315,7 @@ class Process:
         """A chunk has come."""
         self.call(self.motion.receive, lambda: chunk, (chunk.stamp_ns, chunk.request_id))
 
-    def command(self, names: Sequence[str], numbers: np.ndarray, stamp_ns: int) -> None:
+    def command(self, names: Sequence[str], numbers: Any, stamp_ns: int) -> None:
         """A person's command has come."""
         self.call(self.motion.command, names, numbers, stamp_ns)
 
