@@ -50,8 +50,12 @@ from vla_accel_ros.engine.request import (
     ENCODE,
     OBSERVE,
     PREFILL,
+    Ask,
     MicroBatch,
+    Observe,
     Request,
+    Status,
+    Waits,
     by_priority,
 )
 from vla_accel_ros.engine.rules.partition import sms_of_actions
@@ -493,13 +497,14 @@ class AgentRunner:
             screen = cast(Screen, front.progress)
             self._captured.prefill(screen.slot, screen.tokens, batch.steps, slots, batch.split)
         for request in batch.requests:
-            request.awaited = True
+            request.status = Status.LAUNCHED
         return partial(self._finish, batch, asks, self._captured.launched(slots))
 
     def _finish(self, batch: MicroBatch, asks: Sequence[Request], launched: Callable[[], list[int]]) -> None:
         tokens = launched()
         for request in batch.requests:
-            request.awaited = False
+            if request.launched:
+                request.status = Status.RUNNING
         if batch.stage == ENCODE:
             batch.requests[-1].stage = PREFILL
         elif batch.stage == PREFILL:
@@ -523,12 +528,14 @@ class AgentRunner:
             observation = cast(Observation, request.observation)
             prefix = self.prefixes.publish(screen.slot, observation, nobody, prompt, prompt)
             self.prefixes.remove(prefix.robot)  # screens are no stream: none is the newest
-            request.result, request.finished = prefix, True
+            request.finish(prefix)
 
     def _answer(self, request: Request, token: int) -> None:
+        if request.cancelled:
+            return
         request.tokens.append(token)
-        if len(request.tokens) >= request.max_tokens:
-            request.result, request.finished = "", True
+        if len(request.tokens) >= request.ask.max_tokens:
+            request.finish("")
 
 
 class PrefillFirst(Rule):
@@ -810,7 +817,7 @@ class Agents:
         self.served.append(served)
         screen = Observation({}, np.zeros(0, np.float32), "", stamp_ns=0)
         progress = partial(self._see, served)
-        self._take(served, Request(OBSERVE, observation=screen, waits=True, on_progress=progress))
+        self._take(served, Request(Observe(screen), on_progress=progress, waits=Waits.ROOM))
         return served
 
     def _take(self, served: Served, request: Request) -> bool:
@@ -831,7 +838,7 @@ class Agents:
             return
         served.prefill_s = served.token_s = self._scheduler.now_s()
         progress = partial(self._hear, served, prefix)
-        ask = Request(ASK, prefix=prefix, max_tokens=served.length, on_progress=progress)
+        ask = Request(Ask(max_tokens=served.length), prefix=prefix, on_progress=progress)
         if not self._take(served, ask):
             prefix.release()
 

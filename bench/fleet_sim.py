@@ -30,7 +30,7 @@ import numpy as np
 
 from run import Bench, Given, Row, main
 from shared.intervals import change, doubling, interval
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, find, names
 from vla_accel_ros.fleet.rules.kairos import HighestWaitRatio
 from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, InOrder, ReplicaProfile, RuleOptions
@@ -38,7 +38,7 @@ from vla_accel_ros.fleet.simulator.profiles import assumed
 from vla_accel_ros.fleet.simulator.runs import Load, closed_fleet, figures, open_loop
 from vla_accel_ros.fleet.simulator.simulation import Outcome, Settings
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 FIFO, LAS, KAIROS, AGED, SRPT, CLAIRVOYANT = (
     "fifo", "las", "kairos", "aged_remaining", "aged_srpt", "clairvoyant"
@@ -83,7 +83,7 @@ class Clairvoyant(InOrder):
         super().__init__(setup, math.inf)
         self._needed = rounds
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[int]:
+    def keys(self, ready: Sequence[TaskRequest], now_s: float) -> Sequence[int]:
         return [self._needed[request.robot] - request.task.rounds for request in ready]
 
 
@@ -353,13 +353,13 @@ def decisions(times: int, robots: int = 1000) -> dict[str, dict[str, float]]:
     return rows
 
 
-def _waiting(robot: str, chance: random.Random) -> Request:
+def _waiting(robot: str, chance: random.Random) -> TaskRequest:
     task = Task(robot, 0, f"{chance.randrange(40)}", chance.uniform(0.0, 50.0))
     for number in range(chance.randint(1, 20)):
         task.dispatched(50.0 + number)
         task.answered(50.5 + number, chance.uniform(0.3, 1.6))
     task.asked_s = chance.uniform(70.0, 100.0)
-    return Request(ACT, robot, task=task)
+    return TaskRequest(Act(), robot, task=task)
 
 
 BENCH = Bench(

@@ -27,7 +27,7 @@ from shared.models import KINDS, config_of
 from shared.subjects import random_observation
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import ACT, Act, Request, Waits
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
@@ -136,7 +136,9 @@ def running(policy: Policy, frame: Observation, runs: int) -> dict[str, Any]:
                     synchronize(policy.device)
                     began_s = time.perf_counter()
                     requests = [
-                        scheduler.submit(Request(ACT, prefix=prefix, waits=True, agreement=agreements[name]))
+                        scheduler.submit(
+                            Request(Act(agreement=agreements[name]), prefix=prefix, waits=Waits.ROOM)
+                        )
                         for _ in range(IN_ROW)
                     ]
                     for request in requests:
@@ -151,7 +153,7 @@ def _step(engine: Engine, agreement: Agreement | None) -> None:
     """A step in which another chunk of the newest frame is always wanted."""
     scheduler = engine.scheduler
     if not any(request.want == ACT and not request.begun for request in scheduler.requests):
-        act = Request(ACT, stream=True, waits=True, commits=lambda stamp_ns: DELAY + 1, agreement=agreement)
+        act = Request(Act(commits=lambda stamp_ns: DELAY + 1, agreement=agreement), waits=Waits.NEWS)
         scheduler.submit(act)
     scheduler.step()
 

@@ -432,8 +432,8 @@ MUTATIONS = (
     ),
     Mutation(
         "overload: what is late",
-        "late = ended_s - began_s > request.within_s",
-        "late = ended_s - began_s < request.within_s",
+        "late = ended_s - began_s > request.pace.most_s",
+        "late = ended_s - began_s < request.pace.most_s",
         ("test_overload.py",),
         "evidence",
     ),

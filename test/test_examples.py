@@ -45,10 +45,10 @@ SCHEDULE = f"""
 import sys; sys.path.append({str(Path(__file__).parent)!r})
 from builders import make_observation, make_policy
 from vla_accel_ros import Engine
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request
 engine = Engine(make_policy(), scheduling="newest_first", steps=2)
 with engine.observe(make_observation()) as prefix:
-    requests = [Request(ACT, prefix=prefix) for _ in range(3)]
+    requests = [Request(Act(), prefix=prefix) for _ in range(3)]
     for request in requests:
         engine.scheduler.submit(request)
     for request in requests:

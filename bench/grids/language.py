@@ -20,7 +20,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
-from vla_accel_ros.engine.request import ACT, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, PREFILL, Act, MicroBatch, Observe, Request, Waits
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.tokens import TokenFrames
@@ -121,10 +121,10 @@ class Language:
         """
         on_progress = partial(self._acted, number, time.perf_counter(), finish)
         observed = self.scheduler.submit(
-            Request(OBSERVE, observation=Observation({}, np.zeros(0, np.float32), "", stamp_ns=number))
+            Request(Observe(Observation({}, np.zeros(0, np.float32), "", stamp_ns=number)))
         )
-        act = self.scheduler.submit(Request(ACT, stream=True, waits=True, on_progress=on_progress))
-        self.scheduler.wait(act, (lambda one: one.done > 0) if self._rides else (lambda one: one.finished))
+        act = self.scheduler.submit(Request(Act(), on_progress=on_progress, waits=Waits.NEWS))
+        self.scheduler.wait(act, lambda act: act.progress is not None if self._rides else act.finished)
         cast(Prefix, observed.result).release()
 
     def once(self) -> Finished:
@@ -135,7 +135,7 @@ class Language:
 
     @staticmethod
     def _acted(number: int, begin_s: float, finish: Callable[[Finished, float], None], act: Request) -> None:
-        if act.done == 1:
+        if act.progress is None:
             act.progress = len(act.tokens) - 1
         if act.finished and act.error is None and not act.cancelled:
             finish(Finished(number, tuple(act.tokens), act.progress), time.perf_counter() - begin_s)
@@ -165,8 +165,8 @@ class Language:
         prompt = self._prompts[request.observation.stamp_ns % len(self._prompts)]
         with torch.inference_mode(), self._pool.filling() as slot:
             self._kept[slot, : prompt.shape[1]].copy_(prompt[0])
-            request.result = self.prefixes.publish(slot, request.observation, self._robot, prompt.shape[1], 0)
-        request.finished = True
+            prefix = self.prefixes.publish(slot, request.observation, self._robot, prompt.shape[1], 0)
+        request.finish(prefix)
 
     def drop(self, request: Request) -> None:
         if request.want == ACT:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from shared.subjects import random_observation
 from shared.timing import Window
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.request import Ask, Request, Waits
 from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.policies import policy_of
@@ -49,7 +49,7 @@ def text_in_slack(
             due_s = begin_s + (number + 1) * period_s
             ask = None
             if sum(not request.finished for request in requests) < most:
-                ask = Request(ASK, max_tokens=tokens, waits=True)
+                ask = Request(Ask(max_tokens=tokens), waits=Waits.ROOM)
                 requests.append(ask)
             _act(engine, observations[number % len(observations)], ask)
             while scheduler.step():

@@ -21,7 +21,7 @@ from shared.subjects import random_observation, relative
 from shared.timing import Window
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.tools.bench.policies import random_policy
@@ -92,7 +92,7 @@ def _staggered(
             window = Window(policy.device).__enter__()
         which = number % OBSERVATIONS
         on_progress = partial(finish, which, time.perf_counter())
-        engine.scheduler.submit(Request(ACT, prefix=prefixes[which], noise=which, on_progress=on_progress))
+        engine.scheduler.submit(Request(Act(noise=which), prefix=prefixes[which], on_progress=on_progress))
         engine.scheduler.step()
     window.__exit__()
     engine.scheduler.cancel(*engine.scheduler.requests)

@@ -16,8 +16,8 @@ import numpy as np
 
 from shared.timing import synchronize
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, DECODE, OBSERVE, WHOLE, MicroBatch, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.request import ACT, DECODE, OBSERVE, WHOLE, Act, MicroBatch, Pace, Request, Waits
+from vla_accel_ros.engine.streaming.ports import Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
@@ -234,7 +234,9 @@ def _costs(engine: Engine, frame: Observation, runs: int) -> dict[str, float]:
         return (time.perf_counter() - began_s) / number
 
     def seats() -> None:
-        requests = [Request(ACT, prefix=prefix, waits=True) for _ in range(8 * engine.config.staggered)]
+        requests = [
+            Request(Act(), prefix=prefix, waits=Waits.ROOM) for _ in range(8 * engine.config.staggered)
+        ]
         for request in requests:
             scheduler.submit(request)
         for request in requests:

@@ -28,7 +28,7 @@ from corun import (
 )
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.request import ASK, DECODE, ENCODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, Ask, MicroBatch, Observe, Request, Status
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduler import Scheduler
 
@@ -123,13 +123,14 @@ def test_screens_that_fail_or_are_cancelled_give_their_slots_back(monkeypatch: p
 
 
 def screen(encoded: bool = False, priority: int = 0) -> Request:
-    request = Request(OBSERVE, priority=priority)
-    request.begun, request.stage = encoded, PREFILL if encoded else ENCODE
+    request = Request(Observe(), priority=priority)
+    if encoded:
+        request.status, request.stage = Status.RUNNING, PREFILL
     return request
 
 
 def test_screens_go_before_answers_until_too_many_are_open() -> None:
-    first, asks = screen(), [Request(ASK) for _ in range(6)]
+    first, asks = screen(), [Request(Ask()) for _ in range(6)]
     rule = PrefillFirst(5)
     assert rule.next("main", [first, *asks[:5]], 0.0) == MicroBatch(ENCODE, (first,), steps=0)
     assert rule.next("main", [first, *asks], 0.0) == MicroBatch(DECODE, tuple(asks))
@@ -140,7 +141,7 @@ def test_screens_go_before_answers_until_too_many_are_open() -> None:
 
 
 def test_every_chunk_decodes_a_token_of_all_open_answers() -> None:
-    encoded, asks = screen(encoded=True), [Request(ASK) for _ in range(2)]
+    encoded, asks = screen(encoded=True), [Request(Ask()) for _ in range(2)]
     expected = MicroBatch(PREFILL, (*asks, encoded), steps=16)
     assert ChunkedPrefill(16).next("main", [*asks, encoded], 0.0) == expected
 
@@ -151,7 +152,7 @@ def test_share_falls_with_the_screens_that_wait_by_equation_5(screens: int, sms:
 
 
 def test_split_holds_while_its_stage_runs_and_decoding_alone_has_the_whole_gpu() -> None:
-    rule, ask = SideBySide(NOVA, 84), Request(ASK)
+    rule, ask = SideBySide(NOVA, 84), Request(Ask())
     for screens, sms in ((1, 24), (3, 16)):
         stage = rule.next(VISION, [screen() for _ in range(screens)], 0.0)
         assert stage is not None and stage.split == Split(sms, 84 - sms)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from wishes import counted
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request, Waits
 from vla_accel_ros.types import Chunk, Observation
 
 
@@ -23,6 +25,7 @@ class FrameStream:
         self.finished: list[Request] = []
         self.errors: list[Exception] = []
         self.dropped: list[Request] = []
+        self.counts = counted(engine.scheduler)
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -43,10 +46,9 @@ class FrameStream:
         """A frame is observed; nothing acts on it yet."""
         self.engine.observe(replace(observation, robot=self.robot)).release()
 
-    def want(self, **given: object) -> Request:
+    def want(self, **given: Any) -> Request:
         """An action is wanted when there is something new to act on."""
-        request = Request(ACT, self.robot, stream=True, waits=True, on_progress=self._progressed)
-        vars(request).update(given)
+        request = Request(Act(**given), self.robot, on_progress=self._progressed, waits=Waits.NEWS)
         return self.engine.scheduler.submit(request)
 
     def frame(self, observation: Observation, state: np.ndarray | None = None) -> tuple[Request, ...]:

@@ -63,7 +63,7 @@ class Overlapping(System):
         """A frame is seen in the lane of frames, beside what runs; nobody holds it but the pool."""
         frame = self.frame(robot, words, priority=99)
         (lane,) = [name for name, lane in self.lanes.items() if OBSERVE in lane.kinds]
-        while not frame.released:
+        while frame in self.scheduler.requests:
             self.begin(lane)
             if lane in self.running:
                 self.end(lane)

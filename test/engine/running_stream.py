@@ -10,7 +10,8 @@ import numpy as np
 from builders import make_observation
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
+from vla_accel_ros.engine.request import Pace
+from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from builders import JOINTS, NOBODY, make_config
+from wishes import make_request
 
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
@@ -25,9 +26,12 @@ from vla_accel_ros.engine.request import (
     PREFILL,
     REWORD,
     WHOLE,
+    Ask,
     Cancelled,
     MicroBatch,
     Request,
+    Status,
+    Waits,
 )
 from vla_accel_ros.engine.rules.chunks import WholeChunks
 from vla_accel_ros.engine.rules.rule import Plan, Rule
@@ -87,7 +91,7 @@ class FakeRunner:
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
             return self.first
-        if request.question == "unknown":
+        if request.want == ASK and request.ask.question == "unknown":
             raise ValueError("this policy answers nothing")
         return request.stage
 
@@ -115,7 +119,7 @@ class FakeRunner:
         assert self.running[kind] == 0 and batch.requests
         self.running[kind] += 1
         try:
-            assert not any(request.released or request.awaited for request in batch.requests)
+            assert not any(request.finished or request.launched for request in batch.requests)
             self.ran.append((batch.stage, batch.requests))
             self.during(batch)
             if self.ahead and batch.stage == DENOISE and (batch.steps == 1 or kind == WHOLE):
@@ -133,8 +137,6 @@ class FakeRunner:
             frames = [request for request in batch.requests if request.want == OBSERVE]
             if not (self.ahead and frames and self.groups > 1):
                 return None
-            for request in frames:
-                request.awaited = request.finished
             return partial(self.after, batch)
         finally:
             self.running[kind] -= 1
@@ -143,14 +145,15 @@ class FakeRunner:
         """A step of each, whose results are there later."""
         for request in batch.requests:
             request.progress = (request.progress or 0) + (batch.steps or self.steps)
-            request.awaited = request.progress >= self.steps
-        last = [request for request in batch.requests if request.awaited]
+            if request.progress >= self.steps:
+                request.status = Status.LAUNCHED
+        last = [request for request in batch.requests if request.launched]
 
         def wait() -> None:
             self.after(batch)
             for request in last:
-                if not request.released:
-                    request.result, request.finished = f"{request.want} {request.number}", True
+                if not request.finished:
+                    request.finish(f"{request.want} {request.number}")
 
         return wait
 
@@ -158,17 +161,19 @@ class FakeRunner:
         """A group of a token, which is said later."""
         last = self._text == 0
         for request in batch.requests:
-            request.awaited = last
+            if last:
+                request.status = Status.LAUNCHED
 
         def wait() -> None:
             try:
                 self.after(batch)
                 for request in batch.requests:
-                    if last and not request.released:
+                    if last and not request.finished:
                         self.advance(request, batch)
             finally:
                 for request in batch.requests:
-                    request.awaited = False
+                    if request.launched:
+                        request.status = Status.RUNNING
 
         return wait if last else partial(self.after, batch)
 
@@ -179,20 +184,20 @@ class FakeRunner:
             request.progress = slot, computed + 1
             request.stage = PREFILL
             if computed + 1 == self.groups:
-                request.result = self.prefixes.publish(slot, request.observation, NOBODY, 2, 1)
-                request.progress, request.finished = None, True
+                request.finish(self.prefixes.publish(slot, request.observation, NOBODY, 2, 1))
+                request.progress = None
         elif request.want == REWORD:
             assert request.prefix is not None
-            request.result, request.finished = self.prefixes.hold(request.prefix), True
+            request.finish(self.prefixes.hold(request.prefix))
         else:
             request.progress = self.steps if batch.steps == 0 else (request.progress or 0) + 1
             request.tokens.append(len(request.tokens))
             if request.want == ASK:
-                request.stage, request.pieces = DECODE, type(request.pieces)(["word"])
+                request.stage, request.result = DECODE, "word" * len(request.tokens)
             elif batch.stage == PREFILL:
                 request.stage = DECODE
             if request.progress >= (3 if request.want == ASK else self.steps):
-                request.result, request.finished = f"{request.want} {request.number}", True
+                request.finish(f"{request.want} {request.number}")
 
     def drop(self, request: Request) -> None:
         self.held.discard(request)
@@ -220,14 +225,14 @@ class System:
         self.scheduler = Scheduler(self.runner, self.rules, clock=self.clock)
 
     def submit(self, want: str, **given: Any) -> Request:
-        return self.scheduler.submit(Request(want, **given))
+        return self.scheduler.submit(make_request(want, **given))
 
     def frame(self, robot: str = "", words: str = "reach", **given: Any) -> Request:
         seen = Observation({}, np.zeros(JOINTS, np.float32), words, 1, robot=robot)
         return self.submit(OBSERVE, robot=robot, observation=seen, **given)
 
     def acting(self, robot: str = "", **given: Any) -> Request:
-        return self.submit(ACT, robot=robot, stream=True, waits=True, **given)
+        return self.submit(ACT, robot=robot, waits=Waits.NEWS, **given)
 
     def seen(self, robot: str = "", words: str = "reach") -> None:
         """A frame is there, which nobody holds but the pool."""
@@ -269,9 +274,8 @@ def joined(*threads: threading.Thread) -> None:
 
 def asked(submitted_s: float = 0.0, begun: bool = False, priority: int = 0) -> Request:
     """A question as the scheduler would hand it to the policy."""
-    request = Request(ASK, priority=priority)
+    request = Request(Ask(), priority=priority)
     request.submitted_s = request.begun_s = submitted_s
-    request.begun = begun
     if begun:
-        request.stage = DECODE
+        request.status, request.stage = Status.RUNNING, DECODE
     return request

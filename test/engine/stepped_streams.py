@@ -8,8 +8,8 @@ import numpy as np
 from builders import make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import MicroBatch
-from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
+from vla_accel_ros.engine.request import MicroBatch, Pace
+from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation

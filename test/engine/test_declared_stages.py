@@ -15,7 +15,7 @@ from eight_stages import TIMES, EightStages, make_eight
 from frame_stream import FrameStream
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.request import Act, Observe, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.gemma import KV
@@ -108,10 +108,10 @@ def test_others_run_between_two_steps_of_a_video(policy: EightStages) -> None:
     scheduler = engine.scheduler
     with engine.observe(replace(make_observation(0), robot="a")) as prefix:
         ran.clear()
-        frame = scheduler.submit(Request(OBSERVE, "b", replace(make_observation(1), robot="b")))
+        frame = scheduler.submit(Request(Observe(replace(make_observation(1), robot="b")), "b"))
         scheduler.step()
         assert frame.stage == "video_denoise" and not frame.finished
-        urgent = scheduler.submit(Request(ACT, "a", prefix=prefix, steps=1, priority=1))
+        urgent = scheduler.submit(Request(Act(steps=1), "a", prefix, priority=1))
         scheduler.wait(urgent)
         assert not frame.finished
         scheduler.wait(frame)
@@ -127,7 +127,7 @@ def test_others_run_between_two_steps_of_a_video(policy: EightStages) -> None:
 
 def test_a_frame_that_is_dropped_halfway_frees_its_slot(policy: EightStages) -> None:
     engine = Engine(policy, steps=STEPS)
-    frame = engine.scheduler.submit(Request(OBSERVE, "", make_observation()))
+    frame = engine.scheduler.submit(Request(Observe(make_observation())))
     engine.scheduler.step()
     assert engine.runner.pool.free == engine.runner.pool.slots - 1
     engine.scheduler.cancel(frame)
@@ -185,7 +185,7 @@ def test_robots_with_their_own_arms_share_micro_batches(policy: EightStages, sch
     observations["c"] = replace(observations["c"], state=observations["c"].state[:4])
     widths: list[int] = []
     prefixes = {name: engine.observe(observation) for name, observation in observations.items()}
-    requests = [Request(ACT, name, prefix=prefix) for name, prefix in prefixes.items()]
+    requests = [Request(Act(), name, prefix) for name, prefix in prefixes.items()]
     for request in requests:
         engine.scheduler.submit(request)
     while batch := engine.scheduler.step():

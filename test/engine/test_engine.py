@@ -12,7 +12,7 @@ from guiding import guidance_to
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import REWORD, Request
+from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policy import Policy
@@ -293,7 +293,7 @@ def test_a_prefix_of_another_engine_is_refused(policy: Policy) -> None:
         scheduler = other.scheduler
 
         def reword(prefix: Prefix) -> object:
-            return scheduler.wait(scheduler.submit(Request(REWORD, prefix=prefix, question="reach")))
+            return scheduler.wait(scheduler.submit(Request(Reword(question="reach"), prefix=prefix)))
 
         for use in (other.act, other.ask, lambda prefix: other.ask(prefix, "reach"), reword):
             with pytest.raises(ValueError, match="prefix 0 is another engine's"):

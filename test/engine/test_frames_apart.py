@@ -9,11 +9,12 @@ import pytest
 import torch
 from builders import make_observation, make_policy
 from current_streams import computing_in
+from wishes import counted
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Launched
-from vla_accel_ros.engine.request import ENCODE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ENCODE, MicroBatch, Observe, Request, Status
 from vla_accel_ros.engine.runner.frames import Frames
 
 
@@ -44,7 +45,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Frames, Computed]:
 
 def test_a_frame_is_published_once_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, frames, computed = apart(monkeypatch)
-    request = Request(OBSERVE, observation=make_observation(0))
+    request = Request(Observe(make_observation(0)))
     wait = frames.run(request)
     assert wait is not None and not computed.waited and not request.finished
     assert engine.scheduler.newest() is None, "who acted on it now would wait for it in the stream of actions"
@@ -63,27 +64,27 @@ def test_a_lane_that_runs_ahead_computes_each_once(several: bool, monkeypatch: p
     """What is published when it is waited for must not be taken for a group, and chosen again meanwhile."""
     engine, frames, _ = apart(monkeypatch)
     engine.runner.frames, lane = frames, engine.scheduler.lanes[0]
-    given = [Request(OBSERVE, observation=make_observation(seed)) for seed in range(1 + several)]
+    given = [Request(Observe(make_observation(seed))) for seed in range(1 + several)]
     for request in given:
-        request.begun = True
+        request.status = Status.RUNNING
     wait = frames.run_together(given) if several else frames.run(given[0])
     launched = Launched(MicroBatch(ENCODE, tuple(given)), 0.0, computed=True, wait=wait)
-    assert all(request.awaited for request in given) and not launched.is_followed
+    assert all(request.launched for request in given) and not launched.is_followed
     launched.complete()
     for request in given:
         request.result.release()
-    engine.scheduler.runs_ahead = True
-    request = engine.scheduler.submit(Request(OBSERVE, observation=make_observation(2)))
+    engine.scheduler.runs_ahead, counts = True, counted(engine.scheduler)
+    request = engine.scheduler.submit(Request(Observe(make_observation(2))))
     for _ in range(3):
         engine.scheduler.step(lane)
-    assert request.released and request.done == 1 and not lane.ahead
+    assert request.finished and counts[request] == 1 and not lane.ahead
     request.result.release()
     assert engine.runner.pool.free == engine.runner.pool.slots - 1
 
 
 def test_one_that_fails_on_the_device_gives_its_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, frames, computed = apart(monkeypatch)
-    request = Request(OBSERVE, observation=make_observation(0))
+    request = Request(Observe(make_observation(0)))
     wait = frames.run(request)
     assert wait is not None and engine.runner.pool.free == engine.runner.pool.slots - 1
     computed.error = RuntimeError("an illegal address")
@@ -97,9 +98,9 @@ def test_one_of_several_that_fails_on_the_device_fails_alone(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, frames, computed = apart(monkeypatch)
-    given = [Request(OBSERVE, observation=make_observation(seed)) for seed in range(3)]
+    given = [Request(Observe(make_observation(seed))) for seed in range(3)]
     for request in given:
-        request.begun = True
+        request.status = Status.RUNNING
     wait = frames.run_together(given)
     assert wait is not None
     left = [error("an illegal address"), None, None]

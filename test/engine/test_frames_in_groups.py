@@ -21,7 +21,19 @@ from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Launched
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    OBSERVE,
+    REWORD,
+    Act,
+    Ask,
+    MicroBatch,
+    Observe,
+    Request,
+    Reword,
+    Waits,
+)
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation, Torn
@@ -48,7 +60,7 @@ def seen(number: int, robot: str = "", words: str = WORDS[0]) -> Observation:
 
 
 def observing(engine: Engine, number: int, robot: str = "", **given: Any) -> Request:
-    return engine.scheduler.submit(Request(OBSERVE, robot, seen(number, robot), **given))
+    return engine.scheduler.submit(Request(Observe(seen(number, robot)), robot, **given))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -82,7 +94,7 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
         kinds.append(batch.kind)
         waits.append(wait is not None)
         assert Launched(batch, 0.0, wait=wait).is_followed, "a step may be launched behind a group"
-        assert batch.requests[0].finished == batch.requests[0].awaited == (len(kinds) == LAYERS)
+        assert batch.requests[0].finished == (len(kinds) == LAYERS)
         return wait
 
     monkeypatch.setattr(engine.runner, "run", noted)
@@ -92,7 +104,7 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
         assert engine.scheduler.step() == (request,)
     assert kinds == ["observe.encode"] * 2 + ["observe.prefill"] * 2
     assert waits == [True] * LAYERS, "so that it is known how long each takes"
-    assert told == [False] * (LAYERS - 1) + [True] and request.done == LAYERS
+    assert told == [False] * (LAYERS - 1) + [True]
     assert request.result is not None
     request.result.release()
     assert held_slots(engine) == 0
@@ -144,7 +156,7 @@ def test_whole_chunks_do_not_alternate_with_groups() -> None:
     with engine.observe(seen(0)) as prefix:
         frame = observing(engine, 1)
         engine.scheduler.step()
-        first = engine.scheduler.submit(Request(ACT, prefix=prefix))
+        first = engine.scheduler.submit(Request(Act(), prefix=prefix))
         assert engine.scheduler.step() == (first,)
         assert [engine.scheduler.step() for _ in range(LAYERS - 1)] == [(frame,)] * (LAYERS - 1)
 
@@ -155,7 +167,7 @@ def test_a_question_in_other_words_waits_for_the_frame_in_progress(
 ) -> None:
     engine = make_engine(staggered=staggered)
     engine.observe(seen(0)).release()
-    asked = engine.scheduler.submit(Request(ASK, question="what is there?", stream=True, waits=True))
+    asked = engine.scheduler.submit(Request(Ask(question="what is there?"), waits=Waits.NEWS))
     frame = observing(engine, 1)
     engine.scheduler.step()
     assert frame.begun and not asked.begun
@@ -227,15 +239,15 @@ class Schedule:
     def see(self, robot: str) -> None:
         made = seen(self._number, robot, self.draw.choice(WORDS))
         self.frames[made.stamp_ns] = made
-        self.engine.scheduler.submit(Request(OBSERVE, robot, made, on_progress=released))
+        self.engine.scheduler.submit(Request(Observe(made), robot, on_progress=released))
 
     def ask(self, robot: str) -> None:
         prefix, want = self.engine.scheduler.newest(robot), self.draw.choice((ASK, REWORD))
         if prefix is None:
             return
         # The request holds it from its beginning on, until which it is held here.
-        request = Request(want, robot, prefix=prefix, question="what is there", max_tokens=2)
-        request.on_progress = lambda one: prefix.release()
+        wish = Ask("what is there", max_tokens=2) if want == ASK else Reword("what is there")
+        request = Request(wish, robot, prefix, on_progress=lambda request: prefix.release())
         (self.asked if want == ASK else self.reworded).append(self.engine.scheduler.submit(request))
 
     def finish(self) -> None:
@@ -270,7 +282,7 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
     for request in schedule.reworded:
         ours = request.result
         with alone.observe(schedule.frames[ours.stamp_ns]) as other:
-            again = Request(REWORD, prefix=other, question=request.question)
+            again = Request(request.wish, prefix=other)
             theirs = alone.scheduler.wait(alone.scheduler.submit(again)).result
         with ours, theirs:
             assert_same_prefix(engine, ours, alone, theirs)

@@ -12,7 +12,7 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.request import Act, Observe, Request, Waits
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation
 
@@ -41,7 +41,7 @@ def seen(number: int) -> Observation:
 
 
 def observe(observation: Observation) -> Request:
-    return Request(OBSERVE, observation.robot, observation=observation, waits=True)
+    return Request(Observe(observation), observation.robot, waits=Waits.ROOM)
 
 
 def served(engine: Engine, observations: Sequence[Observation]) -> list[Chunk]:
@@ -51,7 +51,7 @@ def served(engine: Engine, observations: Sequence[Observation]) -> list[Chunk]:
     chunks = []
     for frame in frames:
         prefix = cast(Prefix, scheduler.wait(frame).result)
-        request = Request(ACT, frame.robot, prefix=prefix, noise=int(prefix.stamp_ns), waits=True)
+        request = Request(Act(noise=int(prefix.stamp_ns)), frame.robot, prefix=prefix, waits=Waits.ROOM)
         chunks.append(scheduler.submit(request))
     made = [cast(Chunk, scheduler.wait(chunk).result) for chunk in chunks]
     for frame in frames:

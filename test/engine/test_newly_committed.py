@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ def agreeing(delay: int) -> Callable[[Request], None]:
 
     def begin(request: Request) -> None:
         actions = np.zeros((delay, JOINTS), np.float32)
-        request.agreement = Agreement("guidance", actions, delay, delay, "ONES", "identity", 1.0, 0)
+        agreement = Agreement("guidance", actions, delay, delay, "ONES", "identity", 1.0, 0)
+        request.wish = replace(request.act, agreement=agreement)
 
     return begin
 
@@ -37,7 +39,7 @@ def test_a_frame_is_acted_on_again_when_one_whole_action_more_is_committed() -> 
     again = system.acting(commits=lambda stamp_ns: committed[0], on_begin=agreeing(4))
     assert system.run() == []  # the same points
     committed[0] = 4
-    assert system.run() == [ACT] and again.released and not again.fresh
+    assert system.run() == [ACT] and again.finished and not again.fresh
     system.acting(commits=lambda stamp_ns: committed[0])
     assert system.run() == []
 
@@ -111,7 +113,7 @@ def test_a_guided_frame_has_a_chunk_for_each_action_that_is_committed(kind: str)
         if not guided.stream.waiting:
             guided.want()
         if (made := guided.step()) is not None:
-            delays.append(None if made.agreement is None else made.agreement.delay)
+            delays.append(None if made.act.agreement is None else made.act.agreement.delay)
         guided.now_ns += 10 * MS
     # Past when one that begins at t comes: t + 80 ms, in actions of 100 ms, rounded up.
     assert delays == [None, 2, 3, 4, 5, 6]
@@ -126,12 +128,12 @@ def test_further_chunks_of_a_frame_do_not_count_for_the_delay_of_new_ones() -> N
     guided.now_ns += 300 * MS
     guided.want()
     again = guided.step()
-    assert again is not None and again.agreement is not None and again.agreement.delay == 4
+    assert again is not None and again.act.agreement is not None and again.act.agreement.delay == 4
     assert guided.rtc.delay_s == pytest.approx(0.08)  # of the first chunk
     guided.stream.see(make_observation(1, stamp_ns=guided.now_ns))
     guided.want()
     fresh = guided.step()
-    assert fresh is not None and fresh.agreement is not None and fresh.agreement.delay == 1
+    assert fresh is not None and fresh.act.agreement is not None and fresh.act.agreement.delay == 1
 
 
 def test_a_pause_ends_it_and_so_does_the_end_of_the_chunk() -> None:

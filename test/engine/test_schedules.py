@@ -23,7 +23,7 @@ from overlapping import Hurrying, Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Pace, Request, Waits
 from vla_accel_ros.engine.rules.chunks import LATE, StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.overload import LADDER, LEVELS
 from vla_accel_ros.engine.rules.rule import Rule
@@ -106,10 +106,9 @@ class Random(Overlapping):
         self.felt += 1
         for first in (True, False) if self.fresh else (None,):
             before = self.waits.get((robot, first))
-            if before is None or before.begun or before.released:
+            if before is None or before.begun or before.finished:
                 self.waits[robot, first] = made = self.acting(
-                    robot, first=first, sense=self.sense, within_s=WITHIN_S, period_s=0.01,
-                    on_progress=self.acted,
+                    robot, first=first, sense=self.sense, pace=Pace(100.0, WITHIN_S), on_progress=self.acted,
                 )  # fmt: skip
                 self.submitted.append(made)
         want = OBSERVE if what < 0.6 else ASK
@@ -117,9 +116,9 @@ class Random(Overlapping):
             return  # vision has one frame at a time, and the model one text of its own
         if want == OBSERVE:
             words = "put" if draw.random() < 0.05 else "reach"
-            made = self.frame(robot, words, within_s=WITHIN_S, period_s=0.03, on_progress=self.saw)
+            made = self.frame(robot, words, pace=Pace(1 / 0.03, WITHIN_S), on_progress=self.saw)
         else:
-            made = self.submit(ASK, robot=robot, stream=True, waits=True, on_progress=self.tell)
+            made = self.submit(ASK, robot=robot, waits=Waits.NEWS, on_progress=self.tell)
         self.submitted.append(made)
 
     def turn(self, lane: str) -> None:
@@ -158,7 +157,7 @@ class Random(Overlapping):
         assert self.runner.slots_held <= 2, "the newest of two robots"
         ended = Counter(map(id, self.told))
         for request in self.submitted:
-            assert request.released and request.finished and ended[id(request)] == 1, "it is told so once"
+            assert request.finished and request.finished and ended[id(request)] == 1, "it is told so once"
         self.told.clear()
         self.submitted.clear()
 
@@ -182,9 +181,9 @@ class Random(Overlapping):
         others = {r.kind for name, (other, _) in self.running.items() if name != lane for r in other.requests}
         assert kind not in others, "a kind runs once at a time"
         self.counts[kind] += 1
-        seated = [r for r in self.runner.held if r.kind == ACT and not r.awaited]
+        seated = [r for r in self.runner.held if r.kind == ACT and not r.launched]
         if self.runner.groups > 1 and kind == self.before.get(lane) == OBSERVE:
-            paced = any(now_s < r.begun_s + (1 + LATE) * r.period_s for r in seated)
+            paced = any(now_s < r.begun_s + (1 + LATE) * r.pace.period_s for r in seated)
             assert ACT not in self.kinds[lane] or not seated or paced, (
                 "a step waits for one group, or for joints"
             )
@@ -196,7 +195,7 @@ class Random(Overlapping):
             assert LADDER.index(rung) == 0 or goes_on or rested, "language is first"
             self.wrote_s = now_s
         for request in batch.requests:
-            if request.want == ACT and request.done == 0 and not request.finished:
+            if request.want == ACT and not request.progress and not request.finished:
                 self.check_first(request, rung.every)
         assert len(seated) <= max(self.seats, 1)
 
@@ -207,7 +206,7 @@ class Random(Overlapping):
         if request in before:  # its first step runs ahead
             return
         assert request.fresh == (not before)
-        assert request.first is None or request.first == request.fresh
+        assert request.act.first in (None, request.fresh)
         if not request.fresh:
             assert every < np.inf, "further chunks are given up"
         before.append(request)
@@ -215,7 +214,7 @@ class Random(Overlapping):
     def check(self) -> None:
         """Nothing is torn."""
         running = [request for batch, _ in self.running.values() for request in batch.requests]
-        assert len(running) == len(set(running)) and not any(request.released for request in running)
+        assert len(running) == len(set(running)) and not any(request.finished for request in running)
         assert len(self.scheduler.requests) <= self.most, "nothing queues without bound"
         now, rung = self.rules.degradation, LADDER.index(self.rules.overload.rung)
         assert now.level == LADDER[rung].level and not self.wrong
@@ -290,7 +289,7 @@ def test_random_schedules_of_a_network(word: str) -> None:
             stream.see(made := make_observation(number, stamp_ns=1000 + number))
             frames[made.stamp_ns] = replace(made, robot=stream.robot)
         elif what < 0.5:
-            waiting = {request.first for request in stream.waiting}
+            waiting = {request.act.first for request in stream.waiting}
             stream.want(first=first, sense=sense) if (first := draw.random() < 0.5) not in waiting else None
         elif what < 0.52:
             engine.scheduler.forget(stream.robot)

@@ -23,7 +23,7 @@ from text_engine import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD
-from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.request import Ask, Request, Waits
 from vla_accel_ros.engine.runner.text import TextDecoder
 from vla_accel_ros.models.text.decoding import Sampling, decode
 
@@ -75,9 +75,9 @@ def ahead(groups: int = GROUPS, **options: Any) -> Engine:
 def launched(engine: Engine, request: Request) -> None:
     """Step until a token of it was launched that nobody has waited for."""
     for _ in range(4 * LAYERS):
-        if not request.awaited:
+        if not request.launched:
             engine.scheduler.step()
-    assert request.awaited is True
+    assert request.launched is True
 
 
 def assert_nothing_is_left(engine: Engine) -> None:
@@ -99,13 +99,13 @@ def test_a_token_is_said_when_it_is_waited_for_and_groups_are_launched_behind_ea
         first = device.recorded
         engine.scheduler.step()
         assert device.recorded == first + 1 and device.recorded - device.waited <= GROUPS_AHEAD + 1
-        assert request.partial == (group < GROUPS - 1) and request.awaited == (group == GROUPS - 1)
+        assert request.partial == (group < GROUPS - 1) and request.launched == (group == GROUPS - 1)
         assert len(request.tokens) == 1
     *_, before, last = engine.scheduler.lanes[0].ahead
     assert last.batch.requests == (request,) and request not in last.told and request in before.told
     for count in (1, 1, 2):
         assert engine.scheduler.step() == (request,) and len(request.tokens) == count, "nothing to launch"
-    assert not request.awaited and not engine.scheduler.lanes[0].ahead
+    assert not request.launched and not engine.scheduler.lanes[0].ahead
     assert engine.scheduler.wait(request).tokens == alone(0, "cpu")
     assert device.waited == device.recorded
     assert_nothing_is_left(engine)
@@ -116,8 +116,8 @@ def test_a_token_at_once_is_waited_for_at_once(device: Device) -> None:
     request = asking(engine, 0)
     for count in range(1, WORDS + 1):
         engine.scheduler.step()
-        assert request.awaited and engine.scheduler.step() == (request,)
-        assert len(request.tokens) == count == device.waited and not request.awaited
+        assert request.launched and engine.scheduler.step() == (request,)
+        assert len(request.tokens) == count == device.waited and not request.launched
         assert not engine.scheduler.lanes[0].ahead
     assert request.tokens == alone(0, "cpu")
 
@@ -131,12 +131,12 @@ def test_who_is_cancelled_while_a_token_is_waited_for_is_taken_out_afterwards(de
 
     def cancel() -> None:
         engine.scheduler.cancel(first)
-        found.append(first.released)
+        found.append(first.finished)
 
     device.during = cancel
     engine.scheduler.step()
     device.during = lambda: None
-    assert found == [False] and first.released and first.cancelled and first.result is None
+    assert found == [False] and first.finished and first.cancelled and first.result is None
     assert engine.scheduler.wait(second).tokens == alone(1, "cpu")
     assert_nothing_is_left(engine)
 
@@ -153,7 +153,7 @@ def test_what_the_device_fails_with_is_the_error_of_all_that_waited(device: Devi
     engine.scheduler.step()
     device.during = lambda: None
     for request in (first, second):
-        assert str(request.error) == "an illegal address" and request.released
+        assert str(request.error) == "an illegal address" and request.finished
     assert engine.scheduler.wait(asking(engine, 2)).tokens == alone(2, "cpu")
     assert_nothing_is_left(engine)
 
@@ -163,7 +163,7 @@ def test_what_ran_ahead_of_a_lane_that_stopped_is_said_by_nobody(device: Device)
     request = asking(engine, 0)
     launched(engine, request)
     engine.scheduler.stop()
-    assert request.released and request.cancelled
+    assert request.finished and request.cancelled
     assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
     assert_nothing_is_left(engine)
 
@@ -179,8 +179,8 @@ def test_drawn_answers_read_what_was_drawn_and_not_the_likeliest(groups: int, de
         rng = np.random.default_rng(7)
         steps = decode(model, past, hidden, WORDS, temperature=temperature, rng=rng)
         expected = [int(step.tokens) for step in steps]
-    given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "seed": 7}
-    request = engine.scheduler.submit(Request(ASK, sampling=Sampling(temperature), **given))
+    wish = Ask(max_tokens=WORDS, sampling=Sampling(temperature), seed=7)
+    request = engine.scheduler.submit(Request(wish, prefix=prefix))
     assert engine.scheduler.wait(request).tokens == expected != alone(1, "cpu")
     assert engine.scheduler.wait(beside).tokens == alone(1, "cpu")
 
@@ -192,7 +192,7 @@ def test_any_order_of_answers_and_cancellations(groups: int, device: Device) -> 
     said = 0
     for number in range(400):
         what = draw.random()
-        for request in [one for one in open_answers if one.released]:
+        for request in [one for one in open_answers if one.finished]:
             seed = open_answers.pop(request)
             assert request.cancelled or request.tokens == alone(seed, "cpu")
             said += not request.cancelled
@@ -236,8 +236,8 @@ def test_beside_frames_and_steps_answers_are_those_of_the_plain_network(
             asked = list[Request]()
             for seed in (first, first + 1):
                 with engine.observe(make_observation(seed)) as prefix:
-                    given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "waits": True}
-                    asked.append(engine.scheduler.submit(Request(ASK, **given)))
+                    ask = Request(Ask(max_tokens=WORDS), prefix=prefix, waits=Waits.ROOM)
+                    asked.append(engine.scheduler.submit(ask))
                     engine.scheduler.wait(asked[-1], lambda one: one.begun)
             for seed, request in enumerate(asked, first):
                 assert engine.scheduler.wait(request).tokens == expected[seed]
@@ -257,8 +257,8 @@ def test_on_a_gpu_whoever_launches_a_token_waits_for_nothing(groups: int, temper
     text = engine.runner.text
     assert text is not None
     with engine.observe(make_observation(0)) as prefix:
-        given: dict[str, Any] = {"prefix": prefix, "max_tokens": WORDS, "seed": 7}
-        request = engine.scheduler.submit(Request(ASK, sampling=Sampling(temperature), **given))
+        wish = Ask(max_tokens=WORDS, sampling=Sampling(temperature), seed=7)
+        request = engine.scheduler.submit(Request(wish, prefix=prefix))
         engine.scheduler.wait(request, lambda one: len(one.tokens) == 2)
     for said in range(2, WORDS - 1):
         torch.cuda.synchronize()
@@ -269,11 +269,11 @@ def test_on_a_gpu_whoever_launches_a_token_waits_for_nothing(groups: int, temper
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert not torch.cuda.current_stream().query()
-        assert request.awaited and not request.partial and len(request.tokens) == said
+        assert request.launched and not request.partial and len(request.tokens) == said
         for wait in waits:
             assert wait is not None
             wait()
-        assert len(request.tokens) == said + 1 and not request.awaited
+        assert len(request.tokens) == said + 1 and not request.launched
     tokens = engine.scheduler.wait(request).tokens
     if not temperature:
         assert tokens == plain(0, "cuda")
@@ -289,7 +289,7 @@ def test_on_a_gpu_who_is_cancelled_between_launch_and_wait_leaves_nothing_behind
         torch.cuda._sleep(50_000_000)
         launched(engine, first)
         engine.scheduler.cancel(first)
-        assert first.released and first.result is None
+        assert first.finished and first.result is None
         third = asking(engine, seed + 2)  # is given the pages of the first, behind what is computed
         assert engine.scheduler.wait(second).tokens == plain(seed + 1, "cuda")
         assert engine.scheduler.wait(third).tokens == plain(seed + 2, "cuda")

@@ -25,7 +25,7 @@ def test_tokens_are_those_of_a_forward_at_once(groups: int, device: str) -> None
     engine.prepare((2,), (20,))
     request = asking(engine, 0)
     partial = []
-    while not request.released:
+    while not request.finished:
         assert engine.scheduler.step() == (request,)
         partial.append(request.partial)
     assert request.tokens == alone(0, device) and len(set(request.tokens)) > 1
@@ -61,7 +61,7 @@ def test_what_fails_between_two_groups_is_the_error_of_all_and_the_next_is_as_ev
     with monkeypatch.context() as broken:
         broken.setattr(forward.last, "run", lambda: 1 / 0)
         engine.scheduler.step()
-    assert isinstance(first.error, ZeroDivisionError) and first.released
+    assert isinstance(first.error, ZeroDivisionError) and first.finished
     assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
 
 
@@ -72,7 +72,7 @@ def test_any_order_of_frames_actions_and_answers(device: str) -> None:
     said = 0
     for number in range(400):
         what = draw.random()
-        for request in [one for one in open_answers if one.released]:
+        for request in [one for one in open_answers if one.finished]:
             seed = open_answers.pop(request)
             assert request.cancelled or request.tokens == alone(seed, device)
             said += not request.cancelled

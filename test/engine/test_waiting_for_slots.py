@@ -9,7 +9,7 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Request
+from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Ask, Observe, Request, Reword, Waits, Wish
 
 QUESTIONS = [f"what is {thing}" for thing in ("red", "blue", "green", "there", "red red", "blue blue")]
 
@@ -19,11 +19,16 @@ def test_what_waits_for_room_begins_once_a_slot_is_free(want: str) -> None:
     engine = Engine(make_policy("pi0"), steps=2)
     held = [engine.observe(make_observation(number)) for number in range(engine.config.slots)]
     seen = make_observation(9) if want == OBSERVE else None
-    given: dict[str, Any] = {"observation": seen, "question": None if seen else QUESTIONS[0], "max_tokens": 2}
-    at_once = engine.scheduler.submit(Request(want, **given))
+    wishes: dict[str, Wish] = {
+        OBSERVE: Observe(seen),
+        ASK: Ask(QUESTIONS[0], 2),
+        REWORD: Reword(QUESTIONS[0]),
+    }
+    wish = wishes[want]
+    at_once = engine.scheduler.submit(Request(wish))
     with pytest.raises(PoolExhausted):
         engine.scheduler.wait(at_once)
-    waiting = engine.scheduler.submit(Request(want, waits=True, **given))
+    waiting = engine.scheduler.submit(Request(wish, waits=Waits.ROOM))
     assert not engine.scheduler.step() and not waiting.begun
     held[0].release()
     result = engine.scheduler.wait(waiting).result
@@ -38,7 +43,7 @@ def test_questions_of_a_stream_leave_frames_and_actions_their_slots(options: dic
     """Each holds a prefix of its own, so as many as there are places would take all slots."""
     engine = Engine(make_policy("pi0"), steps=3, answers=4, **options)
     engine.observe(make_observation()).release()
-    asked = [Request(ASK, question=words, stream=True, waits=True, max_tokens=8) for words in QUESTIONS]
+    asked = [Request(Ask(question=words, max_tokens=8), waits=Waits.NEWS) for words in QUESTIONS]
     for request in asked:
         engine.scheduler.submit(request)
     at_once = 0

@@ -9,7 +9,7 @@ from typing import Any
 from builders import make_config, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ASK, Request
+from vla_accel_ros.engine.request import Ask, Request
 from vla_accel_ros.models.policy import Policy
 
 SIZES = make_config("pi05").prefix
@@ -32,7 +32,7 @@ def make_engine(groups: int = LAYERS, device: str = "cpu", **options: Any) -> En
 def asking(engine: Engine, seed: int, tokens: int = WORDS) -> Request:
     """A question that has begun."""
     with engine.observe(make_observation(seed)) as prefix:
-        request = engine.scheduler.submit(Request(ASK, prefix=prefix, max_tokens=tokens))
+        request = engine.scheduler.submit(Request(Ask(max_tokens=tokens), prefix=prefix))
         return engine.scheduler.wait(request, lambda one: one.begun)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act
 from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.rules.rule import SERVE, FleetRule, FleetSetup, ReplicaProfile
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 EDGE = "edge"
 
@@ -27,9 +27,9 @@ def make_policy(name: str, replicas: Mapping[str, ReplicaProfile] | None = None)
     return find(FLEET_RULES, name)(FleetSetup(replicas or {EDGE: make_replica()}))
 
 
-def make_request(robot: str, began_s: float = 0.0, kind: str = "reach", **told: Any) -> Request:
+def make_request(robot: str, began_s: float = 0.0, kind: str = "reach", **told: Any) -> TaskRequest:
     """A request of a robot's task. told: further fields of the task."""
     task = Task(robot, 1, kind, began_s)
     for name, value in told.items():
         setattr(task, name, value)
-    return Request(ACT, robot, task=task)
+    return TaskRequest(Act(), robot, task=task)

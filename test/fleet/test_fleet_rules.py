@@ -6,17 +6,18 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.request import Pace, Status
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES, _added, find, names
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.rules.orders import FirstInFirstOut
 from vla_accel_ros.fleet.rules.rule import PATIENCE, SERVE, UNKNOWN_S, ReplicaProfile
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 NAMES = tuple(BUILT_IN[FLEET_RULES])
 SCHEDULES = 10_000
@@ -32,7 +33,7 @@ def schedule(name, chance, steps=8):
     limit = chance.randint(1, 4)
     policy = make_policy(name, {EDGE: make_replica(limit, 0.1, 0.1)})
     tasks = [Task(f"/r{k}", 0, chance.choice("ab"), 0.0) for k in range(chance.randint(1, 8))]
-    ready: list[Request] = []
+    ready: list[TaskRequest] = []
     now_s = 0.0
     for _ in range(steps):
         now_s += chance.random()
@@ -47,14 +48,14 @@ def schedule(name, chance, steps=8):
             yield ready, None, limit
             continue
         before = list(ready)
-        for request in batch.requests:
+        for request in cast("tuple[TaskRequest, ...]", batch.requests):
             ready.remove(request)
-            request.begun = True
+            request.status = Status.RUNNING
             request.task.dispatched(now_s)
         yield before, batch, limit
         now_s += 0.1
         policy.ran(batch, 0.1)
-        for request in batch.requests:
+        for request in cast("tuple[TaskRequest, ...]", batch.requests):
             request.task.answered(now_s, chance.random())
             if chance.random() < 0.2:
                 policy.ended(request.task, now_s)
@@ -108,9 +109,9 @@ def test_nobody_waits_for_ever_while_others_keep_coming(name, seed):
         batch = policy.next(EDGE, tuple(ready), now_s)
         longest_s = max(longest_s, *(now_s - request.task.asked_s for request in ready))
         served += [step for request in batch.requests if request is unlucky]
-        for request in batch.requests:
+        for request in cast("tuple[TaskRequest, ...]", batch.requests):
             ready.remove(request)
-            request.begun = True
+            request.status = Status.RUNNING
             request.task.dispatched(now_s)
             request.task.answered(now_s + 0.5, chance.uniform(0.1, 2.0))
             request.task.told(now_s + 0.5, -1.0, 0.0)
@@ -164,7 +165,8 @@ def test_the_bound_on_waiting_is_in_seconds_of_work(limit):
 def test_who_cannot_be_answered_in_time_is_passed_by_while_there_are_others(name):
     policy = make_policy(name, {EDGE: make_replica(1, 0.0, 1.0)})
     late, due = make_request("/late"), make_request("/due", began_s=1.0, generated_s=9.0, rounds=1)
-    late.within_s, due.within_s, due.submitted_s = 5.0, 5.0, 1.0
+    late.pace = due.pace = Pace(math.inf, 5.0)
+    due.submitted_s = 1.0
     assert chosen(policy, [late, due], 4.5) == ["/due"]
     assert chosen(policy, [late], 4.5) == ["/late"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fleet_builders import EDGE, make_policy, make_replica, make_request
 
+from vla_accel_ros.engine.request import Status
 from vla_accel_ros.fleet.rules.kairos import LONGEST_S, HighestWaitRatio
 from vla_accel_ros.fleet.rules.remaining import FIRST, LONGEST, Rounds, left_after
 from vla_accel_ros.fleet.rules.rule import FleetSetup, RuleOptions, rule_factory
@@ -86,7 +87,7 @@ def test_ageing_does_not_depend_on_how_often_the_scheduler_decides():
         other.task.last_execution_s = 9.0
         (chosen,) = policy.next(EDGE, [request, other], now_s).requests
         assert chosen.robot == first
-        chosen.begun = True
+        chosen.status = Status.RUNNING
 
 
 def test_an_execution_of_any_length_lifts_nobody_to_the_next_bucket():

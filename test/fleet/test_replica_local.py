@@ -18,7 +18,7 @@ from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Observe, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas import local
@@ -274,7 +274,7 @@ def test_what_is_cancelled_before_its_turn_is_not_computed(
         go_on.wait(30)
 
     monkeypatch.setattr(runner, "run", noting)
-    replica.engine.scheduler.submit(Request(OBSERVE, "/left", observe=blocking))
+    replica.engine.scheduler.submit(Request(Observe(newest=blocking), "/left"))
     assert entered.wait(30)
     future = replica.serve(round_of("/right"), seen("/right"))
     while all(job.running is None for job in tuple(replica._jobs.values())):

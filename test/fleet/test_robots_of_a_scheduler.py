@@ -341,7 +341,7 @@ def test_a_replica_lost_while_it_describes_is_tried_again() -> None:
 def test_a_newer_attempt_has_its_own_deadline_before_the_policy():
     class Looking(Fifo):
         def next(self, lane, ready, now_s, due_s=math.inf):
-            self.seen = [(request.submitted_s, request.within_s) for request in ready]
+            self.seen = [(request.submitted_s, request.pace.most_s) for request in ready]
 
     fleet = Fleet("/a", policy=Looking())
     fleet.ask("/a", within_s=1.0)

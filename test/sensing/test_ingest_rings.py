@@ -11,8 +11,8 @@ from rings import is_whole, known_image, left_over, unique
 from streams import S, make_contract
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.request import Act, Pace, Request, Waits
+from vla_accel_ros.engine.streaming.ports import Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.sensing.cameras.frames import Frame
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter, ring_name
@@ -131,7 +131,7 @@ def test_vision_goes_on_with_the_next_frame_and_nothing_is_acted_on(robot):
     )
     engine = Engine(make_policy(), slots=4, steps=1)
     stream = Streaming(engine, ports, Pace(10.0), Pace(10.0), None)
-    act = engine.scheduler.submit(Request(ACT, stream=True))
+    act = engine.scheduler.submit(Request(Act(), waits=Waits.NEWS))
     robot.send(robot.film(NOW), NOW)
     assert not stream.run_vision() and not engine.scheduler.step()
     overtake[:] = [False]

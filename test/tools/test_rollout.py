@@ -17,7 +17,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.noise import fresh as noise_of_request
@@ -132,7 +132,7 @@ def test_chunks_begin_with_the_noise_of_their_handover(
     submit = Scheduler.submit
 
     def noting(self: Scheduler, request: Request) -> Request:
-        begun.extend([] if request.noise is None else [request.noise])
+        begun.extend([request.act.noise] if request.want == ACT and request.act.noise is not None else [])
         return submit(self, request)
 
     monkeypatch.setattr(Scheduler, "submit", noting)
@@ -162,7 +162,7 @@ def test_a_staggered_chunk_continues_the_last_that_was_finished_when_it_began(
     made = RealTimeChunking.made
 
     def noting(self: RealTimeChunking, request: Request) -> None:
-        previous = None if request.agreement is None else request.agreement.previous
+        previous = None if request.act.agreement is None else request.act.agreement.previous
         told.append((request.number, previous))
         made(self, request)
 

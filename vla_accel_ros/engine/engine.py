@@ -8,7 +8,6 @@ allocates all keys and values.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -20,7 +19,7 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.goals import for_policy
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, Request
+from vla_accel_ros.engine.request import DECODE, Act, Ask, Cancelled, Observe, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner.runner import ModelRunner
 from vla_accel_ros.engine.scheduler import Scheduler
@@ -79,7 +78,7 @@ class Engine:
         Raises ValueError for an observation that the policy cannot take, or an unknown robot; PoolExhausted
         if every slot is held; Torn if the images were overwritten before their pixels were copied.
         """
-        return cast(Prefix, self._result(Request(OBSERVE, observation.robot, observation)))
+        return cast(Prefix, self._result(Request(Observe(observation), observation.robot)))
 
     def act(
         self,
@@ -113,10 +112,16 @@ class Engine:
         Raises ValueError for an argument that does not fit the policy, for both guidance and committed, and
         for noise, steps, guidance or committed with a policy that acts by tokens.
         """
-        request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, steps=steps)
-        request.guidance, request.committed, request.agreement = guidance, committed, agreement
-        request.step_states = step_states
-        return cast(Chunk, self._result(request))
+        wish = Act(
+            state=state,
+            noise=noise,
+            steps=steps,
+            guidance=guidance,
+            committed=committed,
+            agreement=agreement,
+            step_states=step_states,
+        )
+        return cast(Chunk, self._result(Request(wish, prefix.robot, prefix)))
 
     def ask(
         self,
@@ -143,12 +148,10 @@ class Engine:
         Raises ValueError for an invalid argument or a policy without a language head, PoolExhausted if too
         many answers are open.
         """
-        request = Request(
-            ASK, prefix.robot, prefix=prefix, question=question, max_tokens=max_tokens, seed=seed
-        )
-        request.sampling, request.stop = Sampling(temperature, top_k, top_p), stop
+        wish = Ask(question, max_tokens, Sampling(temperature, top_k, top_p), seed, stop)
+        request = Request(wish, prefix.robot, prefix)
         answer = Answer(self.scheduler, self.scheduler.submit(request))
-        self.scheduler.wait(request, lambda one: one.begun and one.done > 0)
+        self.scheduler.wait(request, lambda request: request.stage == DECODE)
         return answer
 
     def _result(self, request: Request) -> object:
@@ -169,8 +172,9 @@ class Answer(Iterator[str]):
     """
 
     def __init__(self, scheduler: Scheduler, request: Request) -> None:
-        assert request.want == ASK
         self._scheduler, self._request = scheduler, request
+        self._length = 0  # of the text that was read
+        self._closed = False
 
     @property
     def request(self) -> int:
@@ -189,21 +193,25 @@ class Answer(Iterator[str]):
 
     def take(self) -> str:
         """Returns the text that was not read yet; computes nothing."""
-        pieces: deque[str] = self._request.pieces
-        return "".join(pieces.popleft() for _ in range(len(pieces)))
+        text = self._unread
+        self._length += len(text)
+        return text
 
     def __next__(self) -> str:
-        request = self._request
-        if not request.pieces and not request.cancelled:
-            with suppress(Cancelled):  # cancelled by another thread
-                self._scheduler.wait(request, lambda one: bool(one.pieces))
-        if not request.pieces:
+        if not self._unread:
+            with suppress(Cancelled):  # by another thread
+                self._scheduler.wait(self._request, lambda _: bool(self._unread))
+        if not self._unread:
             raise StopIteration
-        return request.pieces.popleft()
+        return self.take()
+
+    @property
+    def _unread(self) -> str:
+        return "" if self._closed else cast(str, self._request.result or "")[self._length :]
 
     def close(self) -> None:
         """Stop writing and free the prefix and the keys and values."""
-        self._request.pieces.clear()
+        self._closed = True
         if not self._request.finished:
             self._scheduler.cancel(self._request)
 

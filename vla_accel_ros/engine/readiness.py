@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, Request, Waits
 
 SENSE_AGAIN_S = 0.005
 """Longest time until the next check for more committed points, and for newer joints of somebody who does not
@@ -47,7 +47,7 @@ class Readiness:
     def is_ready(self, request: Request, now_s: float) -> bool:
         """Whether the request's next micro-request may run. Sets `instruction` and `fresh` of a request that
         has not begun, for the scheduling rules."""
-        if request.begun or (request.want == OBSERVE and not request.waits):
+        if request.begun or (request.want == OBSERVE and request.waits is Waits.NOTHING):
             return True
         if request.want == OBSERVE:
             return self._room(request)
@@ -57,13 +57,13 @@ class Readiness:
             request.instruction = request.prefix.instruction
         if request.stream:
             return self._is_new(request, now_s) and self._room(request)
-        return not request.waits or self._room(request)
+        return request.waits is Waits.NOTHING or self._room(request)
 
     def begun(self, request: Request, prefix: Prefix) -> None:
         """Note that a stream acts on a frame now, with the request's joints and agreement."""
-        robot, agreement = self._robots.setdefault(request.robot, _Robot()), request.agreement
+        robot, agreement = self._robots.setdefault(request.robot, _Robot()), request.act.agreement
         robot.acted, robot.stamp_ns = prefix.version, prefix.stamp_ns
-        robot.sensed_ns = request.sensed_ns
+        robot.sensed_ns = request.act.sensed_ns
         robot.committed = 0 if agreement is None else agreement.delay
 
     def skip(self, robot: str) -> None:
@@ -76,22 +76,23 @@ class Readiness:
         waits for newer joints or committed points; inf if never."""
         due_s = math.inf
         for request in requests:
-            if not request.begun:
-                later = request.not_before_s > now_s
-                due_s = min(due_s, request.not_before_s if later else now_s + self._again_s(request))
+            if request.want == ACT and not request.begun:
+                not_before_s = request.act.not_before_s
+                later = not_before_s > now_s
+                due_s = min(due_s, not_before_s if later else now_s + self._again_s(request))
         return due_s
 
     def _is_new(self, request: Request, now_s: float) -> bool:
         """Whether there is something to act on that the last request of its kind did not have."""
-        given = request.prefix
-        newest = self._prefixes.newest_version(request.robot) if given is None else given.version
+        prefix = request.prefix
+        newest = self._prefixes.newest_version(request.robot) if prefix is None else prefix.version
         robot = self._robots.setdefault(request.robot, _Robot())
         if newest <= robot.skipped or request.want != ACT:
             return newest > robot.skipped
         request.fresh = newest != robot.acted
-        if request.first is not None and request.first != request.fresh:
+        if request.act.first not in (None, request.fresh):
             return False
-        if request.fresh or now_s < request.not_before_s:
+        if request.fresh or now_s < request.act.not_before_s:
             return request.fresh
         try:
             return _has_newer_joints(request, robot) or _has_more_committed(request, robot)
@@ -102,17 +103,17 @@ class Readiness:
         """Time until new input for the request is polled: committed points, which come without an event, four
         times in its period, within bounds; joints rarely; inf without either."""
         robot = self._robots.get(request.robot)
-        if request.commits is not None and robot is not None and robot.guided:
-            return min(SENSE_AGAIN_S, max(LEAST_AGAIN_S, (request.period_s or math.inf) / 4.0))
-        return math.inf if request.sense is None else SENSE_AGAIN_S
+        if request.act.commits is not None and robot is not None and robot.guided:
+            return min(SENSE_AGAIN_S, max(LEAST_AGAIN_S, (request.pace.period_s or math.inf) / 4.0))
+        return math.inf if request.act.sense is None else SENSE_AGAIN_S
 
 
 def _has_newer_joints(request: Request, robot: _Robot) -> bool:
-    sensed = None if request.sense is None else request.sense()
+    sensed = None if request.act.sense is None else request.act.sense()
     return sensed is not None and sensed[1] != robot.sensed_ns
 
 
 def _has_more_committed(request: Request, robot: _Robot) -> bool:
-    committed = None if request.commits is None else request.commits(robot.stamp_ns)
+    committed = None if request.act.commits is None else request.act.commits(robot.stamp_ns)
     robot.guided = committed is not None
     return committed is not None and committed > robot.committed

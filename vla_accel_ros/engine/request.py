@@ -3,17 +3,21 @@
 A request is a chain of micro-requests, which the family declares (models.micro_requests). `stage` is the next
 one, so a request can pause between any two and go on later. A micro-batch is one stage of one or more
 requests; what follows in a frame and is kept as long may be computed with it.
+
+What is wanted is a wish, which is frozen: `Observe`, `Act`, `Ask` or `Reword`. When the request begins, its
+wish is replaced once by one that has the newest observation or joints. Everything else that changes is in
+the request, and is set in the loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -31,11 +35,135 @@ OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
 __all__ = ["DECODE", "DENOISE", "ENCODE", "PREFILL"]
 WHOLE = "whole"
 """Kind of action requests that are denoised whole while others are in seats; see `Request.kind`."""
-_FIRST_STAGE = {OBSERVE: ENCODE, REWORD: PREFILL, ASK: PREFILL, ACT: DENOISE}
 
 
 class Cancelled(RuntimeError):
     """A request was cancelled before it was finished."""
+
+
+class Status(Enum):
+    """WAITING: it has not begun. RUNNING: its next micro-request may be launched. LAUNCHED: all of it, or its
+    next token, is launched, and the result is pending. FINISHED: nothing more is computed. CANCELLED: before
+    it was finished."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    LAUNCHED = "launched"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class Waits(Enum):
+    """What a request waits for before it begins. NOTHING: it fails if there is no room (a slot, a seat, a
+    place for an answer). ROOM. NEWS: room and something new to act on, as in a stream of frames, where a
+    request may also ride in the forwards of later frames."""
+
+    NOTHING = "nothing"
+    ROOM = "room"
+    NEWS = "news"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often something is done and how long it may take; deadline_s 0 means one period."""
+
+    rate_hz: float
+    deadline_s: float = 0.0
+
+    @property
+    def period_s(self) -> float:
+        """Seconds from one run to the next."""
+        return 1.0 / self.rate_hz
+
+    @property
+    def most_s(self) -> float:
+        """Seconds after which a run is a miss."""
+        return self.deadline_s or self.period_s
+
+
+UNPACED = Pace(math.inf, math.inf)
+"""Of what has no known period and no deadline."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observe:
+    """Compute the prefix of an observation. newest: returns the observation when the request begins, or None
+    if there is none that is new, which ends the request without a result."""
+
+    want: ClassVar[str] = OBSERVE
+    stage: ClassVar[str] = ENCODE
+    observation: Observation | None = None
+    newest: Callable[[], Observation | None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Act:
+    """Make a chunk of actions.
+
+    state float [D]: the newest joints, for a policy with a state token, of time sensed_ns. sense: returns
+    both when the request begins, or None. noise float [H, A], steps, guidance, committed: see Engine.act.
+    agreement: what the chunk is made to agree with, recorded in it. step_states float [S, D]: the joints for
+    each step of a staggered chunk, as recorded in Chunk.step_states; None: the newest if
+    EngineConfig.joints_each_step is set.
+    on_begin: called with the request before its first micro-batch, when its prefix and state are known.
+
+    Of a stream: first: True: only the first chunk of a frame, denoised whole; False: only further chunks;
+    None: either. not_before_s: do not act on the same frame again before this time. commits: for a frame's
+    stamp_ns, the number of leading actions of its chunk that are committed by now, None while chunks are not
+    guided; more committed actions are something new to act on.
+    """
+
+    want: ClassVar[str] = ACT
+    stage: ClassVar[str] = DENOISE
+    state: np.ndarray | None = None
+    sensed_ns: int = 0
+    sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
+    noise: Any = None
+    steps: int | None = None
+    guidance: Guidance | None = None
+    committed: np.ndarray | None = None
+    agreement: Agreement | None = None
+    step_states: np.ndarray | None = None
+    on_begin: Callable[[Request], None] | None = None
+    first: bool | None = None
+    not_before_s: float = -math.inf
+    commits: Callable[[int], int | None] | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it cannot share denoising steps with others."""
+        return self.exact or self.steps is not None or self.first is True
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs the network's derivative, which captured steps do not have."""
+        return self.guidance is not None and self.guidance.jacobian != "identity"
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """Let the language head continue a prefix; see Engine.ask. question: other words than the prefix's; None:
+    its own."""
+
+    want: ClassVar[str] = ASK
+    stage: ClassVar[str] = PREFILL
+    question: str | None = None
+    max_tokens: int = 16
+    sampling: Sampling | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Reword:
+    """Compute a frame's prefix again with other words."""
+
+    want: ClassVar[str] = REWORD
+    stage: ClassVar[str] = PREFILL
+    question: str | None = None
+
+
+Wish = Observe | Act | Ask | Reword
 
 
 @dataclass(eq=False)
@@ -43,103 +171,63 @@ class Request:
     """A caller's request, from submission to result. The caller sets the fields up to on_progress; the engine
     sets the others, in the loop.
 
-    want: OBSERVE, ACT, ASK or REWORD. robot: whose frames it is about. task: of a fleet's robot, what is
-        known of it (fleet.task.Task).
-    observation: of OBSERVE; observe: returns it when the request begins, so that it is the newest then, or
-        None if there is none that is new, which ends the request without a result.
-    prefix: what the other requests read; None: the robot's newest when they begin.
-    priority: higher goes first. not_before_s: do not act on the same frame again before this time.
-    within_s: deadline: a frame is late if finished later than this after its submission, an action after its
-        beginning. period_s: shortest period of such requests; 0 = unknown.
-    stream: it belongs to a stream of frames: it waits until there is something new to act on, and may ride in
-        the forwards of later frames. False: it is finished as soon as possible.
-    waits: whether it waits for room (a slot, a seat, a place for an answer) or fails without it. A waiting
-        frame is observed later and its images are older, so robots' frames do not wait.
-
-    first: of a stream of actions: True: only the first chunk of a frame, denoised whole; False: only further
-    chunks; None: either.
-
-    Of ACT:
-    state float [D]: the newest joints, for a policy with a state token. sense: returns them when the request
-        begins, (state, stamp_ns) or None. noise float [H, A], steps, guidance, committed: see Engine.act.
-    step_states float [S, D]: the joints for each step of a staggered chunk, as recorded in Chunk.step_states;
-        None: the newest if EngineConfig.joints_each_step is set.
-    commits: of a guided stream: for a frame's stamp_ns, the number of leading actions of its chunk that are
-        committed by now, None while chunks are not guided; more committed actions are something new to act
-        on.
-    agreement: what the chunk is made to agree with, recorded in it. on_begin: called with the request before
-        its first micro-batch, when its prefix and state are known.
-
-    Of ASK and REWORD:
-    question: other words than the prefix's; None: its own. max_tokens, sampling, seed, stop: see Engine.ask.
+    robot: whose frames it is about. prefix: what it reads; None: the robot's newest when it begins.
+    priority: higher goes first. pace: its usual period, and its deadline: a frame is late if finished later
+    than that after its submission, an action after its beginning.
     on_progress: called in the loop after each micro-batch that advanced the request, including the last, and
         once when it is cancelled. It may submit and cancel, but not wait.
 
-    Set by the engine:
     stage: the next one. kind: which part of the runner computes it: OBSERVE, ACT, WHOLE or ASK (also for
-        REWORD); two micro-batches of one kind never run at once. number: in order of beginning. instruction:
-        the frame's. fresh: nobody acted on the frame before. awaited: all of it, or its next token, is
-        launched, and the result is pending. finished: nothing more is computed. cancelled: before it was
-        finished; its result is None. released: nothing but the result is held for it. done: micro-batches so
-        far. partial: only some groups of layers of its next token are launched. tokens: ids so far. pieces:
-        unread text. result: a Prefix, a Chunk, or the whole text.
+    REWORD); two micro-batches of one kind never run at once. number: in order of beginning. instruction: the
+    frame's. fresh: nobody acted on the frame before. partial: only some groups of layers of its next token
+    are launched. tokens: ids so far. result: a Prefix, a Chunk, or the text so far. progress: of who computes
+    it.
     """
 
-    want: str
+    wish: Wish
     robot: str = ""
-    observation: Observation | None = None
-    observe: Callable[[], Observation | None] | None = None
     prefix: Prefix | None = None
-    task: Any = None
     priority: int = 0
-    not_before_s: float = -math.inf
-    within_s: float = math.inf
-    period_s: float = 0.0
-    stream: bool = False
-    waits: bool = False
-    first: bool | None = None
-    state: np.ndarray | None = None
-    sense: Callable[[], tuple[np.ndarray, int] | None] | None = None
-    step_states: np.ndarray | None = None
-    commits: Callable[[int], int | None] | None = None
-    noise: Any = None
-    steps: int | None = None
-    guidance: Guidance | None = None
-    committed: np.ndarray | None = None
-    agreement: Agreement | None = None
-    on_begin: Callable[[Request], None] | None = None
-    question: str | None = None
-    max_tokens: int = 16
-    sampling: Sampling | None = None
-    seed: int | None = None
-    stop: Sequence[str] = ()
+    waits: Waits = Waits.NOTHING
+    pace: Pace = UNPACED
     on_progress: Callable[[Request], None] | None = None
 
+    status: Status = field(default=Status.WAITING, init=False)
     stage: str = field(default="", init=False)
     kind: str = field(default="", init=False)
     number: int = field(default=-1, init=False)
     instruction: str = field(default="", init=False)
     fresh: bool = field(default=False, init=False)
-    begun: bool = field(default=False, init=False)
-    awaited: bool = field(default=False, init=False)
-    finished: bool = field(default=False, init=False)
-    cancelled: bool = field(default=False, init=False)
-    released: bool = field(default=False, init=False)
+    partial: bool = field(default=False, init=False)
     submitted_s: float = field(default=0.0, init=False)
     begun_s: float = field(default=0.0, init=False)
-    sensed_ns: int = field(default=0, init=False)
-    done: int = field(default=0, init=False)
     tokens: list[int] = field(default_factory=list, init=False)
-    pieces: deque[str] = field(default_factory=deque, init=False)
     result: Prefix | Chunk | str | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
-    partial: bool = field(default=False, init=False)
-    progress: Any = field(default=None, init=False)  # of who computes it
+    progress: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if self.want not in _FIRST_STAGE:
-            raise ValueError(f"want is '{self.want}'; use one of {tuple(_FIRST_STAGE)}.")
-        self.stage, self.kind = _FIRST_STAGE[self.want], ASK if self.want == REWORD else self.want
+        self.stage, self.kind = self.wish.stage, ASK if self.want == REWORD else self.want
+
+    @property
+    def want(self) -> str:
+        """OBSERVE, ACT, ASK or REWORD."""
+        return self.wish.want
+
+    @property
+    def act(self) -> Act:
+        """The wish of an action request."""
+        return cast(Act, self.wish)
+
+    @property
+    def ask(self) -> Ask:
+        """The wish of a question."""
+        return cast(Ask, self.wish)
+
+    @property
+    def observation(self) -> Observation | None:
+        """What a frame's request observes, None if that is not known yet; of other requests None."""
+        return cast(Observe, self.wish).observation if self.want == OBSERVE else None
 
     @property
     def frame(self) -> Prefix:
@@ -148,15 +236,42 @@ class Request:
         return self.prefix
 
     @property
-    def writing(self) -> bool:
-        """Whether its next token has begun and is not there yet."""
-        return self.partial or self.awaited
+    def stream(self) -> bool:
+        """Whether it belongs to a stream of frames."""
+        return self.waits is Waits.NEWS
 
     @property
     def whole(self) -> bool:
-        """Whether an action request cannot share denoising steps with others."""
-        exact = self.guidance is not None and self.guidance.jacobian != "identity"
-        return exact or self.steps is not None or self.first is True
+        """Whether it is an action that cannot share denoising steps with others."""
+        return self.want == ACT and self.act.whole
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is no longer waiting."""
+        return self.status is not Status.WAITING
+
+    @property
+    def launched(self) -> bool:
+        """Whether its result is pending."""
+        return self.status is Status.LAUNCHED
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is computed, also because it was cancelled."""
+        return self.status is Status.FINISHED or self.status is Status.CANCELLED
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled before it was finished."""
+        return self.status is Status.CANCELLED
+
+    def finish(self, result: Prefix | Chunk | str | None) -> None:
+        """End it with a result."""
+        self.result, self.status = result, Status.FINISHED
+
+    def fail(self, error: Exception) -> None:
+        """End it with an error."""
+        self.error, self.status = error, Status.FINISHED
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:
@@ -206,4 +321,4 @@ def failing_alone(request: Request) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        request.error, request.finished = error, True
+        request.fail(error)

@@ -20,15 +20,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import cast
 
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, fail, sleep_s
 from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.readiness import Readiness
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    OBSERVE,
+    Cancelled,
+    MicroBatch,
+    Observe,
+    Request,
+    Status,
+)
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.interface import Runner
@@ -70,7 +80,7 @@ class Scheduler:
         self._readiness = Readiness(runner.prefixes, runner.room)
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
         self._requests: dict[Request, None] = {}  # unfinished, in order of submission
-        self._cancelled: deque[Request] = deque()  # of these, to be removed
+        self._cancelled: dict[Request, bool] = {}  # of these, to be removed
         # None to wake the loop, and what the worker computed. Posting takes no lock, so that the garbage
         # collector may cancel in the middle of anything.
         self._inbox: SimpleQueue[tuple[Lane, Launched] | None] = SimpleQueue()
@@ -86,7 +96,7 @@ class Scheduler:
     @property
     def requests(self) -> tuple[Request, ...]:
         """All unfinished requests, in order of submission."""
-        return tuple(self._requests)
+        return (*self._requests,)  # the garbage collector may cancel here: tuple() would count first
 
     @property
     def running(self) -> bool:
@@ -143,7 +153,7 @@ class Scheduler:
         with self._leads:
             return self._step(self.lanes if lane is None else (lane,))
 
-    def wait(self, request: Request, until: Callable[[Request], bool] = lambda r: r.released) -> Request:
+    def wait(self, request: Request, until: Callable[[Request], bool] = lambda request: False) -> Request:
         """Return when nothing is held for the request any longer, or when `until` is true. Steps the loop if
         no thread does. Any thread may call `until`.
 
@@ -151,7 +161,7 @@ class Scheduler:
         """
 
         def over() -> bool:
-            return until(request) or request.released
+            return until(request) or request not in self._requests
 
         while not over():
             if self._thread is None and self._leads.acquire(blocking=False):
@@ -175,8 +185,7 @@ class Scheduler:
         from the garbage collector. Ignores finished requests."""
         for request in requests:
             if request in self._requests:
-                request.cancelled = True
-                self._cancelled.append(request)
+                self._cancelled[request] = True
         self.wake()
         self._settle()
 
@@ -321,7 +330,7 @@ class Scheduler:
                 self._tell_waiting()
 
     def _may_reap(self) -> bool:
-        return any(self._lane(request).batch is None for request in self._cancelled.copy())
+        return any(self._lane(request).batch is None for request in (*self._cancelled,))
 
     def _tell_waiting(self) -> None:
         for over, come in tuple(self._waiting):
@@ -344,6 +353,9 @@ class Scheduler:
                 self._runner.idle()
             self._moved |= bool(advanced)
             return tuple(advanced)
+        except BaseException:
+            self._leave_finished()
+            raise
         finally:
             self._reap()
             self._tell_waiting()
@@ -365,7 +377,11 @@ class Scheduler:
     def _choose(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
         lane.again_s, now_s = math.inf, self._clock()
-        waiting = [r for r in self.requests if not r.awaited and self._lane(r).batch is None]
+        waiting = [
+            request
+            for request in self.requests
+            if request.status in (Status.WAITING, Status.RUNNING) and self._lane(request).batch is None
+        ]
         ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
         batch = self.rules.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
@@ -374,10 +390,10 @@ class Scheduler:
             return None
         with lane.computing():
             for request in batch.requests:
-                if not (request.begun or request.released):
+                if not request.begun:
                     self._begin(request)
         # One that begins drops those of another instruction.
-        remaining = tuple(request for request in batch.requests if not request.released)
+        remaining = tuple(request for request in batch.requests if not request.cancelled)
         if len(remaining) < len(batch.requests):
             return replace(batch, requests=remaining) if remaining else None
         return batch
@@ -402,7 +418,7 @@ class Scheduler:
         if launched.is_followed:
             if launched.is_first:
                 self._cancel_older(batch.requests[0], launched=False)
-            launched.told = tuple(r for r in batch.requests if not (r.awaited or r.released))
+            launched.told = tuple(request for request in batch.requests if request.status is Status.RUNNING)
             for request in launched.told:
                 tell(request)
         return batch.requests
@@ -425,36 +441,33 @@ class Scheduler:
         began_s = lane.ended_s - took_s
         note(lane.name, batch, began_s, lane.ended_s)
         # Of what ran ahead some may have been removed meanwhile.
-        present = [request for request in batch.requests if not request.released]
+        present = [request for request in batch.requests if request in self._requests]
         try:
             if launched.computed and all(request.error is None for request in batch.requests):
                 self.profile.note(batch.kind, len(batch.requests), took_s)
             for request in present:
-                if request.finished or request.cancelled:
+                if request.finished or request in self._cancelled:
                     self._leave(request)
                     if request.want == ACT and request.stream and request.result is not None:
                         # What another lane finishes of an older frame meanwhile is dropped.
                         self._cancel_older(request)
-                request.done += 1
             self.rules.ran(batch, took_s)
             self.streams.ran(batch, began_s)
         finally:
             for request in present:
-                if request.released or request not in launched.told:
+                if request.finished or request not in launched.told:
                     tell(request)
         return list(batch.requests)
 
     def _begin(self, request: Request) -> None:
         """Begin a request; one that fails at once is finished."""
-        request.begun, request.begun_s = True, self._clock()
+        request.status, request.begun_s = Status.RUNNING, self._clock()
         held, request.prefix = request.prefix, None
         try:
-            if request.observe is not None:
-                request.observation = request.observe()
-                if request.observation is None:
-                    request.finished = True
+            if request.want == OBSERVE:
+                if not self._observe(request):
                     return
-            if request.want != OBSERVE:
+            else:
                 prefixes = self._runner.prefixes
                 held = prefixes.newest(request.robot) if held is None else prefixes.hold(held)
                 if held is None:
@@ -465,18 +478,42 @@ class Scheduler:
                     self._cancel_other_instructions(request)
             if request.want in self._numbers:
                 request.number = next(self._numbers[request.want])
-            if request.sense is not None and (sensed := request.sense()) is not None:
-                request.state, request.sensed_ns = sensed
-            if request.on_begin is not None:
-                request.on_begin(request)
+            if request.want == ACT:
+                self._sense(request)
             self._runner.begin(request)
         except Exception as error:
-            request.error, request.finished = error, True
+            request.fail(error)
         except BaseException as error:  # a panic of what it calls: nobody is to compute the rest of it
-            request.error, request.finished = Cancelled(f"a request to {request.want}: {error!r}"), True
+            request.fail(Cancelled(f"a request to {request.want}: {error!r}"))
             raise
         if request.want == ACT and request.stream and held is not None:
             self._readiness.begun(request, held)
+
+    def _observe(self, request: Request) -> bool:
+        """Take the newest observation; a request for which there is none is finished."""
+        newest = cast(Observe, request.wish).newest
+        if newest is not None:
+            request.wish = Observe(newest())
+        if newest is None or request.observation is not None:
+            return True
+        request.finish(None)
+        return False
+
+    def _sense(self, request: Request) -> None:
+        """Take the newest joints, and tell the caller that its action begins."""
+        act = request.act
+        if act.sense is not None and (sensed := act.sense()) is not None:
+            request.wish = replace(act, state=sensed[0], sensed_ns=sensed[1])
+        if act.on_begin is not None:
+            act.on_begin(request)
+
+    def _leave_finished(self) -> None:
+        """Remove what a panic has ended, which nobody launches again."""
+        ahead = {r for lane in self.lanes for launched in lane.ahead for r in launched.batch.requests}
+        for request in self.requests:
+            if request.finished and request not in ahead and self._lane(request).batch is None:
+                self._leave(request)
+                tell(request)
 
     def _lane(self, request: Request) -> Lane:
         """Where the request runs."""
@@ -502,47 +539,43 @@ class Scheduler:
         be: nobody wants them then. launched: also those of other lanes, and whose results are on their
         way."""
         lane = self._lane(than)
-        own = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.awaited)]
+        own = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.launched)]
         self._drop(one for one in own if one.number < than.number)
 
     def _drop(self, requests: Iterable[Request]) -> None:
         """Mark these requests for `_reap`."""
         for request in requests:
-            request.cancelled = True
-            self._cancelled.append(request)
+            self._cancelled[request] = True
 
     def _reap(self) -> None:
         """Remove cancelled requests, but those of a lane whose work the worker computes."""
-        for _ in range(len(self._cancelled)):
-            request = self._cancelled.popleft()
-            if self._lane(request).batch is not None:
-                self._cancelled.append(request)
-            elif self._leave(request, cancelled=True):
+        for request in (*self._cancelled,):
+            if self._lane(request).batch is None and self._leave(request):
                 tell(request)
 
-    def _leave(self, request: Request, cancelled: bool = False) -> bool:
+    def _leave(self, request: Request) -> bool:
         """Free what a request holds and remove it; False if it is not in the queue.
 
         This happens in the context of the lane where it ran, so that memory it reads is reused only after
         that lane's work.
         """
+        cancelled, begun = self._cancelled.pop(request, False), request.begun
         if request not in self._requests:
             return False
-        del self._requests[request]
         self._moved = True
-        request.cancelled |= cancelled
-        with self._lane(request).computing():
-            try:
-                if request.begun:
+        try:
+            with self._lane(request).computing(), ExitStack() as held:
+                if request.want != OBSERVE and begun and request.prefix is not None:
+                    held.callback(request.prefix.release)
+                if cancelled and isinstance(request.result, Prefix):
+                    held.callback(request.result.release)
+                if begun:
                     self._runner.drop(request)
-            finally:
-                if request.want != OBSERVE and request.begun and request.prefix is not None:
-                    request.prefix.release()
-                if request.cancelled:
-                    result, request.result = request.result, None
-                    if isinstance(result, Prefix):
-                        result.release()
-                request.finished = request.released = True
+        finally:
+            if cancelled:
+                request.result = None
+            request.status = Status.CANCELLED if cancelled else Status.FINISHED
+            del self._requests[request]
         return True
 
 

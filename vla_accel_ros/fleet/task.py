@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from vla_accel_ros.engine.request import Request
+
 
 @dataclass
 class Interval:
@@ -122,3 +124,10 @@ class Task:
                 wait_s = self._executions[1].start_s - execution.end_s
             self.waited_s += max(0.0, wait_s)
             del self._generations[0], self._executions[0]
+
+
+@dataclass(eq=False)
+class TaskRequest(Request):
+    """A request for the next chunk of a robot's task, as a fleet's rules see it."""
+
+    task: Task = field(kw_only=True)

@@ -18,7 +18,7 @@ from openvla_builders import (
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
@@ -149,7 +149,7 @@ def test_as_many_requests_as_come_are_answered_each_with_its_own_frames_action(
             thread.start()
         for thread in threads:
             thread.join(timeout=30)
-        queued = [engine.scheduler.submit(Request(ACT, prefix=frames[n % 2])) for n in range(5)]
+        queued = [engine.scheduler.submit(Request(Act(), prefix=frames[n % 2])) for n in range(5)]
         engine.scheduler.wait(queued[-1])
     assert sorted(made) == list(range(8))
     for number, actions in made.items():

@@ -13,10 +13,10 @@ from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, FRESH_FIRST, LANES, EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, WHOLE, Pace, Request
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rules import FIRST_APART, lanes_of
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.streaming.ports import Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.types import Chunk, Observation
 
@@ -59,7 +59,7 @@ def test_further_chunks_wait_for_the_first_and_for_newer_joints() -> None:
     first, further = system.wants(True), system.wants(False)
     assert system.ran("main") == []
     system.seen()
-    assert system.ran("main") == [WHOLE] and first.released and first.result is not None
+    assert system.ran("main") == [WHOLE] and first.finished and first.result is not None
     assert system.ran("main") == [] and not further.begun  # the joints are those of the first
     system.felt += 1
     assert system.ran("main") == [ACT] and further.begun
@@ -96,7 +96,7 @@ def test_with_three_lanes_first_chunks_have_one_of_their_own_above_the_seats() -
     newer = system.wants(True)
     assert system.begin("first") == [ACT]  # beside the seats
     system.end("first")
-    assert newer.released
+    assert newer.finished
     system.end("action")
 
 
@@ -115,7 +115,7 @@ def test_a_seat_that_is_finished_after_a_newer_frames_chunk_comes_to_nothing() -
     assert system.begin("first") == [ACT]
     system.end("first")
     system.end("action")  # it is finished in this step
-    assert late.cancelled and late.result is None and late.released
+    assert late.cancelled and late.result is None and late.finished
     assert [request.cancelled for request in told] == [True]
 
 
@@ -132,8 +132,8 @@ def test_what_is_whole_and_what_is_in_seats(kind: str) -> None:
     )
     stream.see(make_observation(stamp_ns=1))
     stream.run()
-    assert first.done == 1 and first.kind == WHOLE and further.kind == ACT
-    assert further.done == (STEPS if kind == "pi0" else 0)  # pi0.5 is given no joints
+    assert stream.counts[first] == 1 and first.kind == WHOLE and further.kind == ACT
+    assert stream.counts[further] == (STEPS if kind == "pi0" else 0)  # pi0.5 is given no joints
     assert len(stream.chunks) == (2 if kind == "pi0" else 1)
     for chunk in stream.chunks:
         assert_made_again(engine, chunk, make_observation(stamp_ns=1))

@@ -25,7 +25,7 @@ from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import DECODE, PREFILL, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import next_frame
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.rules import Rules
@@ -81,7 +81,7 @@ def greedy(scene: int, tokens: int, words: str = WORDS[0]) -> tuple[int, ...]:
 
 
 def begun(engine: Engine, prefix: Prefix) -> Request:
-    request = Request(ACT, prefix=prefix)
+    request = Request(Act(), prefix=prefix)
     request.stage = engine.runner.first_stage(request)
     engine.runner.begin(request)
     return request
@@ -155,7 +155,7 @@ def test_any_policy_says_the_same(data: st.DataObject, tokens: int, segments: st
             prefixes.append(engine.observe(frame(scene, words)))
             said = greedy(scene, tokens, words)
         if event in ("frame", "again") and prefixes and len(waiting) < 7:
-            request = Request(ACT, prefix=prefixes[-1], waits=True)
+            request = Request(Act(), prefix=prefixes[-1], waits=Waits.ROOM)
             truth[request] = said
             engine.scheduler.submit(request)
         elif event == "drop" and waiting:
@@ -189,7 +189,7 @@ def test_of_a_full_pool_a_second_action_on_one_frame_waits_or_fails() -> None:
     engine = make_engine(3)
     held = [engine.observe(frame(0)) for _ in range(engine.runner.pool.slots)]
     first = begun(engine, held[0])
-    waits = engine.scheduler.submit(Request(ACT, prefix=held[0], waits=True))
+    waits = engine.scheduler.submit(Request(Act(), prefix=held[0], waits=Waits.ROOM))
     assert engine.scheduler.step() == () and not waits.begun
     with pytest.raises(PoolExhausted):
         engine.act(held[0])

@@ -17,7 +17,7 @@ from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import next_frame
 from vla_accel_ros.engine.rules.rule import Rule as SchedulingPolicy
 from vla_accel_ros.engine.rules.rules import Rules
@@ -86,10 +86,11 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
             if not stream.waiting:
                 stream.want(state=state_of(number))
         under_way = [*streams["a"].under_way, *streams["b"].under_way]
-        done = {request: request.done for request in under_way}
+        before_this = {request: stream.counts[request] for request in under_way}
         batch = engine.scheduler.step()
         assert len(batch) <= count
-        assert all(one.cancelled or one.done == done[one] + 1 for one in under_way), "a step advances all"
+        for request, steps in before_this.items():
+            assert request.cancelled or stream.counts[request] == steps + 1, "a step advances all"
         assert other.dropped == before
         assert {one.instruction for one in stream.under_way} <= {words[robot]} or event == "wait"
         robots = sum(engine.runner.prefixes.newest_version(one) >= 0 for one in streams)
@@ -101,7 +102,7 @@ def test_any_schedule_gives_the_chunks_of_act_to_the_bit(
     alone = engine if fast else make_engine(policy, 0)
     for stream in streams.values():
         assert not stream.errors
-        assert [request.done for request in stream.finished] == [STEPS] * len(stream.finished)
+        assert [stream.counts[request] for request in stream.finished] == [STEPS] * len(stream.finished)
         assert stamps(stream) == sorted(stamps(stream))
         for chunk in stream.chunks:
             assert (chunk.state is not None) == policy.chain.takes_state
@@ -136,7 +137,7 @@ def test_any_policy_gives_the_chunks_of_act_to_the_bit(
     own, engine.scheduler.rules = engine.scheduler.rules, Rules(AnyStep(data, COUNT), text=False)
     with engine.observe(observation(0)) as first, engine.observe(observation(1, GREEN)) as second:
         requests = [
-            Request(ACT, prefix=(first, second)[n % 2], state=state_of(n), waits=True) for n in range(5)
+            Request(Act(state=state_of(n)), prefix=(first, second)[n % 2], waits=Waits.ROOM) for n in range(5)
         ]
         for request in requests:
             engine.scheduler.submit(request)
@@ -174,8 +175,8 @@ def test_without_room_none_is_begun(policy: Policy) -> None:
         stream.frame(observation(number))
     assert len(stream.under_way) == STEPS - 1
     with engine.observe(observation(9)) as prefix:
-        waits = engine.scheduler.submit(Request(ACT, prefix=prefix, waits=True))
-        asked = engine.scheduler.submit(Request(ACT, prefix=prefix))
+        waits = engine.scheduler.submit(Request(Act(), prefix=prefix, waits=Waits.ROOM))
+        asked = engine.scheduler.submit(Request(Act(), prefix=prefix))
         assert len(engine.scheduler.step()) == STEPS - 1 and stamps(stream) == [0]
         assert not waits.begun and not asked.begun
         for request in (waits, asked):
@@ -191,9 +192,9 @@ def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy)
     stream.frame(observation(0))
     with held(engine) as prefix, plain.observe(observation(0)) as other:
         first = engine.act(prefix)
-        before = [request.done for request in stream.under_way]
+        before = [stream.counts[request] for request in stream.under_way]
         guided = engine.act(prefix, guidance=guidance_to(engine, prefix, first, delay=2), noise=7)
-        assert [request.done for request in stream.under_way] == before
+        assert [stream.counts[request] for request in stream.under_way] == before
         want = plain.act(other, guidance=guidance_to(plain, other, first, delay=2), noise=7)
     np.testing.assert_array_equal(guided.actions, want.actions)
     assert_made_by_act(plain, first, observation(0))

@@ -19,8 +19,7 @@ from torch import Tensor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PREFERENCES, TOKEN_MODES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ACT, ASK, REWORD, Request
-from vla_accel_ros.engine.streaming.ports import Pace
+from vla_accel_ros.engine.request import Act, Ask, Pace, Request, Reword, Waits
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.layers.packed import Segment
@@ -53,7 +52,7 @@ class Alone:
         key = image.tobytes(), observation.instruction
         if key not in self._made:
             with self._engine.observe(observation) as prefix:
-                request = self._engine.scheduler.submit(Request(ACT, prefix=prefix))
+                request = self._engine.scheduler.submit(Request(Act(), prefix=prefix))
                 self._made[key] = self._engine.scheduler.wait(request)
         return self._made[key]
 
@@ -166,7 +165,7 @@ def test_a_frame_alone_is_computed_at_any_time_and_nothing_else(policy: OpenVLAP
         np.testing.assert_array_equal(engine.act(prefix).actions, alone(frames(1)[0]))
         with pytest.raises(ValueError, match="act was given steps"):
             engine.act(prefix, steps=3)
-        for request in (Request(ASK, prefix=prefix), Request(REWORD, prefix=prefix, question="lift")):
+        for request in (Request(Ask(), prefix=prefix), Request(Reword(question="lift"), prefix=prefix)):
             with pytest.raises(ValueError, match="token_mode sequential"):
                 engine.scheduler.submit(request)
     assert versions(stream.chunks) == [0, 1, 2], "what had begun rode along to its end"
@@ -281,7 +280,7 @@ def test_a_request_of_a_stream_names_no_frame_or_its_newest(policy: OpenVLAPolic
     """Given a frame, it is that one which must be new to its robot, whatever was seen since."""
     engine = Engine(policy, token_mode="speculative", token_prefer="freshness")
     with engine.observe(frames()[0]) as first, engine.observe(frames()[3]):
-        requests = [Request(ACT, prefix=first, stream=True, waits=True) for _ in range(2)]
+        requests = [Request(Act(), prefix=first, waits=Waits.NEWS) for _ in range(2)]
         for request in requests:
             engine.scheduler.submit(request)
         engine.scheduler.wait(requests[0])

@@ -29,7 +29,7 @@ def test_an_action_does_not_wait_for_a_frame_nor_text_for_either(apart: Overlapp
     assert begun == {"vision": [OBSERVE], "action": [ACT], "language": [ASK]}
     for lane in ("action", "language", "vision"):
         apart.end(lane)
-    assert acting.released and next_frame.released and asked.done == 1
+    assert acting.finished and next_frame.finished and len(asked.tokens) == 1
 
 
 def test_who_is_cancelled_while_its_kind_runs_is_taken_out_when_that_is_over(apart: Overlapping) -> None:
@@ -42,9 +42,9 @@ def test_who_is_cancelled_while_its_kind_runs_is_taken_out_when_that_is_over(apa
     told: list[Request] = []
     first.on_progress = told.append
     apart.scheduler.cancel(first)
-    assert not first.released and first in apart.runner.held  # a token of it is being computed
+    assert not first.finished and first in apart.runner.held  # a token of it is being computed
     apart.end("language")
-    assert first.released and first.cancelled and told == [first] and not second.cancelled
+    assert first.finished and first.cancelled and told == [first] and not second.cancelled
     assert apart.runner.held == {second}
 
 
@@ -56,7 +56,7 @@ def test_who_is_cancelled_while_another_kind_runs_is_taken_out_at_once(apart: Ov
     apart.frame()
     apart.begin("vision")
     apart.scheduler.cancel(asked)
-    assert asked.released and asked not in apart.runner.held
+    assert asked.finished and asked not in apart.runner.held
     apart.end("vision")
 
 
@@ -97,7 +97,7 @@ def test_work_of_several_lanes_is_launched_before_any_is_waited_for(word: str) -
     system.runner.during = lambda batch: order.append(f"launch {batch.requests[0].want}")
     system.runner.after = lambda batch: order.append(f"wait for {batch.requests[0].want}")
     asked, act = system.submit(ASK), system.submit(ACT)
-    while not (asked.released and act.released):
+    while not (asked.finished and act.finished):
         system.scheduler.step()
         system.clock.now_s = max(system.clock.now_s, min(system.scheduler.again_s, system.clock.now_s + 1.0))
     assert act.result == "act 0" and asked.result == "ask 0"

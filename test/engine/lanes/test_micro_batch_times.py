@@ -16,7 +16,7 @@ from simulated_loop import Clock, drive, make_loop
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.times import MOST_READ, GpuTimes
-from vla_accel_ros.engine.request import OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Observe, Request
 from vla_accel_ros.engine.streaming.loop import LoopRecord
 from vla_accel_ros.timeline import TIMELINE, Event, flow
 
@@ -113,7 +113,7 @@ def test_without_a_gpu_nothing_is_timed_in_the_lane() -> None:
     engine = Engine(make_policy())
     engine.observe(make_observation()).release()
     assert not [event for event in TIMELINE.events() if event.track.startswith("GPU")]
-    batch = MicroBatch("encode", (Request(OBSERVE),))
+    batch = MicroBatch("encode", (Request(Observe()),))
     with Lane().timing(batch) as nothing:
         assert nothing is None
 
@@ -154,7 +154,7 @@ class Gpu:
 
     def run(self, stamp_ns: int, ms: float) -> None:
         observation = make_observation(stamp_ns=stamp_ns)
-        with self.times(MicroBatch("encode", (Request(OBSERVE, observation=observation),))):
+        with self.times(MicroBatch("encode", (Request(Observe(observation)),))):
             self.now_ms += ms
 
     def told(self) -> list[tuple[int, float, float]]:
@@ -204,7 +204,7 @@ def test_a_host_that_is_held_up_between_its_clock_and_the_gpus_moves_no_time(
 def test_a_lane_is_told_what_its_gpu_took_and_of_a_gpu_that_is_gone_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpu, batch = Gpu(monkeypatch), MicroBatch("encode", (Request(OBSERVE),))
+    gpu, batch = Gpu(monkeypatch), MicroBatch("encode", (Request(Observe()),))
     with gpu.times(batch) as device:
         gpu.now_ms += 1500.0
     gpu.run(2, 700.0)
@@ -231,7 +231,7 @@ def test_many_gpu_times_are_read_some_at_a_time_and_are_all_in_the_pages(
 def test_a_gpu_that_is_gone_hides_no_error_and_loses_no_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(monkeypatch)
     gpu.gone = True
-    with pytest.raises(ValueError, match="its own"), gpu.times(MicroBatch("encode", (Request(OBSERVE),))):
+    with pytest.raises(ValueError, match="its own"), gpu.times(MicroBatch("encode", (Request(Observe()),))):
         raise ValueError("its own")
     gpu.run(1, 10.0)
     assert gpu.told() == []

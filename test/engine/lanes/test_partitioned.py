@@ -22,7 +22,7 @@ from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE, TEXT_APAR
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes import streams as lane_streams
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
-from vla_accel_ros.engine.request import ACT, DENOISE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request
 from vla_accel_ros.engine.rules.partition import Measured
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
@@ -214,7 +214,7 @@ def test_a_micro_batch_is_computed_in_the_split_that_it_names() -> None:
     made = Partitioned(config, CUDA, True, Driver())
     assert made.streams is not None
     split = made.streams.add(Split(32, 1))
-    request = Request(ACT)
+    request = Request(Act())
     with made.computing(MicroBatch(DENOISE, (request,), split=split)):
         assert Stream.current == [made.streams.named()["action", split]]
     with made.computing(MicroBatch(DENOISE, (request,))):

@@ -56,7 +56,7 @@ def first_chunks() -> tuple[Overlapping, list[str]]:
     for first in (True, False):  # how long they take is known then
         joints = np.zeros(JOINTS, np.float32), 1 if first else 2
         before = system.acting(first=first, sense=lambda joints=joints: joints)
-        go_on(system, partial(getattr, before, "released"))
+        go_on(system, partial(getattr, before, "finished"))
     order.clear()
     return system, order
 
@@ -94,7 +94,7 @@ def test_without_a_thread_what_is_launched_is_waited_for() -> None:
     request = system.submit(ACT)
     for _ in range(2):
         turn(system)
-    assert request.released and request.result and not system.lanes["main"].ahead
+    assert request.finished and request.result and not system.lanes["main"].ahead
 
 
 def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_about_to_be_over() -> None:
@@ -104,20 +104,20 @@ def test_a_lane_looks_out_for_what_it_can_launch_behind_what_runs_until_that_is_
     first = system.submit(ACT)
     assert step(lane) == (first,) and lane.ahead
     clock.now_s += 0.002
-    assert step(lane) == (first,) and first.released, "how long it takes was not known: it was waited for"
+    assert step(lane) == (first,) and first.finished, "how long it takes was not known: it was waited for"
     second = system.submit(ACT)
     assert step(lane) == (second,)
     over_s = clock.now_s + 0.002 - EARLY_S
-    assert step(lane) == () and not second.released
+    assert step(lane) == () and not second.finished
     assert system.scheduler.again_s == pytest.approx(over_s)
     third = system.submit(ACT)
     clock.now_s += 0.0015
-    assert step(lane) == (third,) and step(lane) == () and not second.released
+    assert step(lane) == (third,) and step(lane) == () and not second.finished
     clock.now_s = system.scheduler.again_s
-    assert step(lane) == (second,) and second.released and lane.ahead[0].batch.requests == (third,)
+    assert step(lane) == (second,) and second.finished and lane.ahead[0].batch.requests == (third,)
     assert step(lane) == () and system.scheduler.again_s < float("inf")
     clock.now_s = system.scheduler.again_s + 1e-6
-    assert step(lane) == (third,) and third.released and not lane.ahead
+    assert step(lane) == (third,) and third.finished and not lane.ahead
 
 
 def test_behind_a_first_chunk_a_step_is_chosen_when_that_is_nearly_over() -> None:
@@ -133,10 +133,10 @@ def test_behind_a_first_chunk_a_step_is_chosen_when_that_is_nearly_over() -> Non
         )
         for _ in range(2)
     ]
-    go_on(system, lambda: first.released)
+    go_on(system, lambda: first.finished)
     assert begun_s == pytest.approx([began_s + 0.004 - EARLY_S], abs=1e-5), "with joints as new as can be"
     assert order == ["launch whole", "launch act", "wait for whole"], "no second step before it is handed on"
-    go_on(system, lambda: all(request.released for request in further))
+    go_on(system, lambda: all(request.finished for request in further))
     assert first.result and all(request.result for request in further)
 
 
@@ -152,11 +152,11 @@ def test_chunks_of_the_frame_before_make_way_when_a_first_chunk_is_launched() ->
     assert order.pop() == "launch act"
     system.seen()
     first = system.acting(first=True)
-    assert system.scheduler.step() == (first,) and first.awaited
-    assert old.cancelled and old.released and old.result is None
+    assert system.scheduler.step() == (first,) and first.launched
+    assert old.cancelled and old.finished and old.result is None
     order.clear()
     new = further()
-    go_on(system, lambda: new.released)
+    go_on(system, lambda: new.finished)
     assert order.count("launch act") == 3 and first.result and new.result, "no step was for the old one"
 
 
@@ -165,7 +165,7 @@ def test_a_first_chunk_with_which_others_must_agree_is_waited_for_before_any_beg
     system.seen()
     first = system.acting(first=True, commits=lambda stamp_ns: None)
     further = system.acting(first=False, sense=lambda: (np.zeros(JOINTS, np.float32), 3))
-    go_on(system, lambda: further.released)
+    go_on(system, lambda: further.finished)
     assert order[:3] == ["launch whole", "wait for whole", "launch act"] and first.result
 
 
@@ -227,11 +227,11 @@ def test_what_the_device_has_computed_is_handed_on_before_more_is_launched(
     chunk, frame = system.submit(ACT), system.frame()
     for _ in range(2):
         system.scheduler.step(lane)
-    assert order == ["launch act", "launch observe"] and not chunk.released
+    assert order == ["launch act", "launch observe"] and not chunk.finished
     system.clock.now_s += 0.003
     system.scheduler.step(lane)
     assert order == ["launch act", "launch observe", "wait for act", "launch observe"]
-    assert chunk.released and chunk.result and not frame.finished
+    assert chunk.finished and chunk.result and not frame.finished
 
 
 def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch() -> None:
@@ -246,7 +246,7 @@ def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch(
     for _ in range(12):
         turn(system)
     assert [str(request.error) for request in (first, second)] == ["the device failed"] * 2
-    assert first.released and second.released and not system.runner.held
+    assert first.finished and second.finished and not system.runner.held
     assert third.error is None and third.result
 
 
@@ -256,9 +256,9 @@ def test_who_is_cancelled_while_its_last_step_runs_ahead_comes_to_nothing() -> N
     request = system.submit(ACT, on_progress=told.append)
     for _ in range(2):
         turn(system)
-    assert request.awaited and not request.finished
+    assert request.launched and not request.finished
     system.scheduler.cancel(request)
-    assert request.released and not system.runner.held
+    assert request.finished and not system.runner.held
     turn(system)
     assert request.result is None and request.cancelled and told.count(request) == 2  # launched, cancelled
 
@@ -273,11 +273,11 @@ def test_text_apart_leaves_the_gpu_to_a_frame_until_its_first_chunk_is_there() -
     assert system.begin("language") == [], "a frame is to be computed"
     turn(system)
     acting = system.acting()
-    assert frame.released and system.begin("language") == [], "its chunk is to come"
+    assert frame.finished and system.begin("language") == [], "its chunk is to come"
     turn(system)
     assert system.begin("language") == [] and not acting.finished
     turn(system)
-    assert acting.released and system.begin("language") == [ASK]
+    assert acting.finished and system.begin("language") == [ASK]
     system.end("language")
-    assert asked.done == 3
+    assert len(asked.tokens) == 3
     frame.result.release()

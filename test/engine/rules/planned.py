@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
+from vla_accel_ros.engine.request import Act, Ask, Observe, Request, Status, Waits
 
 
 def make_act(robot: str = "", words: str = "lift", stream: bool = True, begun: bool = False) -> Request:
     """An action request on a frame that nobody acted on yet, as the scheduler shows it to a policy."""
-    request = Request(ACT, robot, stream=stream, waits=True)
-    request.instruction, request.fresh, request.begun = words, True, begun
+    request = Request(Act(), robot, waits=Waits.NEWS if stream else Waits.ROOM)
+    request.instruction, request.fresh = words, True
+    if begun:
+        request.status = Status.RUNNING
     return request
 
 
@@ -20,10 +22,11 @@ def make_again(robot: str = "", words: str = "lift") -> Request:
 
 
 def make_observe(robot: str = "", priority: int = 0) -> Request:
-    return Request(OBSERVE, robot, priority=priority)
+    return Request(Observe(), robot, priority=priority)
 
 
 def make_ask(robot: str = "", begun: bool = False) -> Request:
-    request = Request(ASK, robot)
-    request.begun = begun
+    request = Request(Ask(), robot)
+    if begun:
+        request.status = Status.RUNNING
     return request

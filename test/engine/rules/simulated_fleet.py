@@ -16,7 +16,7 @@ from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.types import Observation
 
@@ -63,7 +63,7 @@ class Fleet(System):
 
     @property
     def _seated(self) -> int:
-        return sum(request.want == ACT and not request.awaited for request in self.runner.held)
+        return sum(request.want == ACT and not request.launched for request in self.runner.held)
 
     def _ask(self, number: int, asked_s: float) -> None:
         robot = f"/robot{number}"
@@ -71,7 +71,7 @@ class Fleet(System):
         seen = Observation(images, np.zeros(JOINTS, np.float32), "reach", 1, robot=robot)
         self._inside += 1
         self.submit(
-            OBSERVE, robot=robot, observation=seen, waits=True, on_progress=partial(self._seen, asked_s)
+            OBSERVE, robot=robot, observation=seen, waits=Waits.ROOM, on_progress=partial(self._seen, asked_s)
         )
 
     def _seen(self, asked_s: float, frame: Request) -> None:
@@ -79,7 +79,7 @@ class Fleet(System):
             assert isinstance(frame.result, Prefix)
             self.runner.prefixes.remove(frame.robot)
             acted = partial(self._acted, asked_s, frame.result)
-            self.submit(ACT, robot=frame.robot, prefix=frame.result, waits=True, on_progress=acted)
+            self.submit(ACT, robot=frame.robot, prefix=frame.result, waits=Waits.ROOM, on_progress=acted)
 
     def _acted(self, asked_s: float, prefix: Prefix, action: Request) -> None:
         if action.finished:
@@ -121,7 +121,7 @@ class Fleet(System):
 
     def _waited(self, batch: MicroBatch) -> None:
         self.clock.now_s = max(self.clock.now_s, self._over_s.pop(id(batch)))
-        self._spend(AFTER_MS * (1 + sum(request.awaited for request in batch.requests)))
+        self._spend(AFTER_MS * (1 + sum(request.launched for request in batch.requests)))
 
 
 def periodic(robots: int, hz: float, seconds: float, seed: int, jitter: float = 0.1) -> list[float]:

@@ -17,7 +17,7 @@ from overlapping import Overlapping, SimulatedTime
 
 from vla_accel_ros.engine.config import ALL_APART, ONE
 from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, MicroBatch, Pace, Request, Waits
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.rules import FIRST_APART, LANES
 
@@ -99,13 +99,13 @@ class Streams(Overlapping):
         now_s = self.clock.now_s
         for robot in self.robots:
             frame = self._frames[robot]
-            if (frame is None or frame.released) and now_s >= self._due_s[robot]:
+            if frame not in self.scheduler.requests and now_s >= self._due_s[robot]:
                 self._due_s[robot] += FRAME_S * max(1, math.ceil((now_s - self._due_s[robot]) / FRAME_S))
                 self._frames[robot] = self.frame(
-                    robot, within_s=FRAME_S, period_s=FRAME_S, on_progress=self._saw
+                    robot, pace=Pace(1 / FRAME_S, FRAME_S), on_progress=self._saw
                 )
         if asking and not any(request.want == ASK for request in self.scheduler.requests):
-            self.submit(ASK, robot=self.robots[0], stream=True, waits=True)
+            self.submit(ASK, robot=self.robots[0], waits=Waits.NEWS)
 
     def _want(self, robot: str, first: bool | None, not_before_s: float = -math.inf) -> None:
         self._next[robot, first] = self.acting(
@@ -114,8 +114,7 @@ class Streams(Overlapping):
             not_before_s=not_before_s,
             sense=self._sense,
             on_begin=self._begins,
-            within_s=FRAME_S,
-            period_s=self.chunk_s,
+            pace=Pace(1 / self.chunk_s, FRAME_S),
             on_progress=self._acted,
         )
 
@@ -126,10 +125,10 @@ class Streams(Overlapping):
         """A chunk does."""
 
     def _acted(self, request: Request) -> None:
-        if self._next[request.robot, request.first] is request:
-            due_s, begun_s = min(request.not_before_s, request.begun_s), request.begun_s
+        if self._next[request.robot, request.act.first] is request:
+            due_s, begun_s = min(request.act.not_before_s, request.begun_s), request.begun_s
             late = begun_s - due_s >= self.chunk_s
-            self._want(request.robot, request.first, self.chunk_s + (begun_s if late else due_s))
+            self._want(request.robot, request.act.first, self.chunk_s + (begun_s if late else due_s))
         if request.result is not None:
             self.made[request.robot].append((self.clock.now_s, request.prefix.version, request))
 

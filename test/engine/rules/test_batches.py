@@ -12,7 +12,7 @@ from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import DENOISE, ENCODE, MicroBatch, Request
+from vla_accel_ros.engine.request import DENOISE, ENCODE, Act, MicroBatch, Request, Status
 from vla_accel_ros.engine.rules.batches import FEW, SOON, Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup
@@ -30,7 +30,7 @@ def begin(policy: Rule, chunks: int, steps: int) -> list[Request]:
     for _ in range(steps):
         assert policy.next("main", batch, 0.0) == MicroBatch(DENOISE, tuple(batch))
         for request in batch:
-            request.begun = True
+            request.status = Status.RUNNING
     return batch
 
 
@@ -76,7 +76,7 @@ def test_frames_share_a_forward_but_no_more_than_the_batch_takes() -> None:
 
 def test_what_is_whole_goes_first_and_the_highest_priority_before_others() -> None:
     policy, whole, urgent = Batches(SEATS), make_act(), make_frame("urgent", priority=1)
-    whole.steps = 3
+    whole.wish = Act(steps=3)
     assert policy.next("main", (*make_frames(2), whole), 0.0) == MicroBatch(DENOISE, (whole,), steps=0)
     assert policy.next("main", (*make_frames(2), urgent), 0.0) == MicroBatch(ENCODE, (urgent,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import cast
 
 import numpy as np
@@ -16,7 +16,23 @@ from hypothesis import strategies as st
 from planned import make_act, make_again, make_observe
 
 from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
-from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DENOISE,
+    ENCODE,
+    OBSERVE,
+    PREFILL,
+    REWORD,
+    Act,
+    Ask,
+    MicroBatch,
+    Observe,
+    Request,
+    Reword,
+    Status,
+    Waits,
+)
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.rule import Rule
 
@@ -67,12 +83,12 @@ class TestWholeChunks:
 
     def test_who_does_not_belong_to_a_stream_needs_nothing_new(self) -> None:
         act = make_again()
-        act.stream = False
+        act.waits = Waits.ROOM
         assert chosen(WholeChunks(), make_observe(), act) == (act,)
 
     def test_callers_that_act_on_one_frame_again_and_again_leave_a_frame_its_turn(self) -> None:
         policy, prefix = WholeChunks(), replace(PREFIX, version=3)
-        acts = [Request(ACT, prefix=prefix) for _ in range(3)]
+        acts = [Request(Act(), prefix=prefix) for _ in range(3)]
         see, acts[2].priority = make_observe("other"), 1
         for number, request in enumerate((acts[0], see, *acts[1:])):
             request.submitted_s = float(number)
@@ -81,12 +97,12 @@ class TestWholeChunks:
         assert chosen(policy, acts[2], see) == (acts[2],), "it is more urgent"
         acts[1].submitted_s = 0.5
         assert chosen(policy, acts[1], see) == (acts[1],), "it came first"
-        newer = Request(ACT, prefix=replace(prefix, version=4))
+        newer = Request(Act(), prefix=replace(prefix, version=4))
         newer.submitted_s = 9.0
         assert chosen(policy, newer, see) == (newer,)
 
     def test_other_words_of_a_frame_are_a_prefill(self) -> None:
-        reword = Request(REWORD)
+        reword = Request(Reword())
         assert WholeChunks().next("main", (reword,), 0.0) == MicroBatch(PREFILL, (reword,))
 
     def test_nothing_ready_is_nothing_to_do(self) -> None:
@@ -108,7 +124,7 @@ class TestStaggeredChunks:
     def test_steps_alternate_with_the_groups_of_frames_and_a_fresh_frame_goes_before_both(self) -> None:
         policy, frames = StaggeredChunks(3, groups=4), [make_observe(), make_observe("other", priority=1)]
         under_way, again = make_act(begun=True), make_again()
-        frames[0].begun, frames[0].stage = True, PREFILL
+        frames[0].status, frames[0].stage = Status.RUNNING, PREFILL
         group = MicroBatch(PREFILL, (frames[0],))
         for _ in range(3):
             step = taken(policy, (under_way, again, *frames), 0.0)
@@ -165,7 +181,7 @@ class TestStaggeredChunks:
 
     def test_what_takes_other_steps_is_made_whole_and_at_once(self) -> None:
         whole, agreeing = make_act(), make_act()
-        whole.steps, agreeing.committed = 3, np.zeros((1, 6), np.float32)
+        whole.wish, agreeing.wish = Act(steps=3), Act(committed=np.zeros((1, 6), np.float32))
         begun = make_act(begun=True)
         assert StaggeredChunks(2).next("main", (begun, whole), 0.0) == MicroBatch(DENOISE, (whole,), steps=0)
         batch = StaggeredChunks(2).next("main", (begun, agreeing), 0.0)
@@ -173,7 +189,7 @@ class TestStaggeredChunks:
 
     def test_the_first_chunk_of_a_frame_goes_before_what_is_whole_and_not_of_a_stream(self) -> None:
         alone, first = make_act(stream=False), make_act()
-        alone.steps, first.first, first.priority = 3, True, 1
+        alone.wish, first.wish, first.priority = Act(steps=3), Act(first=True), 1
         assert chosen(StaggeredChunks(2), make_act(begun=True), alone, first) == (first,)
 
     @given(
@@ -195,11 +211,11 @@ class TestStaggeredChunks:
                 if not request.begun:
                     told = request.instruction
                     queue = [r for r in queue if not (_told_otherwise(r, request, told))]
-                    request.begun = True
-                request.done += 1
-            assert batch is None or sum(not r.done > 1 for r in batch.requests) <= 1
+                    request.status = Status.RUNNING
+                request.progress = (request.progress or 0) + 1
+            assert batch is None or sum(r.progress == 1 for r in batch.requests) <= 1
             assert sum(request.begun for request in queue) <= seats
-            queue = [request for request in queue if request.done < STEPS]
+            queue = [request for request in queue if (request.progress or 0) < STEPS]
         assert not queue
 
 
@@ -209,7 +225,10 @@ def _told_otherwise(old: Request, new: Request, words: str) -> bool:
     return streams and old.robot == new.robot and old.instruction != words
 
 
-def test_what_a_request_wants_is_one_of_four() -> None:
-    assert {Request(want).stage for want in (ACT, OBSERVE, REWORD)} == {DENOISE, ENCODE, PREFILL}
-    with pytest.raises(ValueError, match="want is 'dance'"):
-        Request("dance")
+def test_a_request_begins_with_the_first_stage_of_its_wish() -> None:
+    stages = {wish.want: Request(wish).stage for wish in (Observe(), Act(), Ask(), Reword())}
+    assert stages == {OBSERVE: ENCODE, ACT: DENOISE, ASK: PREFILL, REWORD: PREFILL}
+
+
+def test_a_request_stays_small() -> None:
+    assert len(fields(Request)) <= 20

@@ -12,7 +12,7 @@ import pytest
 from builders import JOINTS
 from scheduled import System
 
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, PREFILL, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rule import Rule
@@ -49,7 +49,7 @@ class Busy(System):
                 self.again(want, **given)
 
         if want == OBSERVE:
-            self.frame("looking", on_progress=over, waits=True)
+            self.frame("looking", on_progress=over, waits=Waits.ROOM)
         else:
             self.submit(want, on_progress=over, **given)
 
@@ -62,12 +62,12 @@ class Busy(System):
         for robot in names:
             for _ in range(SEATS):
                 sense = lambda: (state, round(1e9 * self.clock.now_s))  # noqa: E731
-                self.again(ACT, robot=robot, stream=True, waits=True, sense=sense)
+                self.again(ACT, robot=robot, waits=Waits.NEWS, sense=sense)
 
     def callers(self, steps: int | None = None) -> None:
         """More threads than seats that act on one frame again and again."""
         for _ in range(2 * SEATS):
-            self.again(ACT, robot="seen", prefix=self.prefix, waits=True, steps=steps)
+            self.again(ACT, robot="seen", prefix=self.prefix, waits=Waits.ROOM, steps=steps)
 
     def observers(self) -> None:
         """Threads that observe again and again, and never act."""
@@ -78,13 +78,13 @@ class Busy(System):
         """Threads that ask again and again, and give their answers up as soon as they have begun."""
 
         def over(request: Request) -> None:
-            if request.released:
-                self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
+            if request.finished:
+                self.submit(ASK, robot="seen", prefix=self.prefix, waits=Waits.ROOM, on_progress=over)
             else:
                 self.scheduler.cancel(request)
 
         for _ in range(3):
-            self.submit(ASK, robot="seen", prefix=self.prefix, waits=True, on_progress=over)
+            self.submit(ASK, robot="seen", prefix=self.prefix, waits=Waits.ROOM, on_progress=over)
 
     def served(self, request: Request) -> bool:
         """Whether it is finished within MOST micro-batches, after others have worked for a while."""
@@ -124,12 +124,12 @@ def test_a_direct_call_is_served_beside_others_without_end(busy: Busy, others: s
     for _ in range(10):
         busy.scheduler.step()
     if want == OBSERVE:
-        asked = busy.frame("new", waits=True)
+        asked = busy.frame("new", waits=Waits.ROOM)
     elif want == ASK:
-        asked = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=True)
+        asked = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=Waits.ROOM)
     else:
         steps = 3 if want == "whole" else None
-        asked = busy.submit(ACT, robot="seen", prefix=busy.prefix, waits=True, steps=steps)
+        asked = busy.submit(ACT, robot="seen", prefix=busy.prefix, waits=Waits.ROOM, steps=steps)
     assert busy.served(asked)
 
 
@@ -145,6 +145,6 @@ def test_the_new_frame_of_a_stream_is_acted_on_beside_others_without_end(busy: B
 
 
 def test_an_answer_goes_on_beside_callers_that_give_theirs_up_without_end(busy: Busy) -> None:
-    answer = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=True)
+    answer = busy.submit(ASK, robot="seen", prefix=busy.prefix, waits=Waits.ROOM)
     busy.askers()
     assert busy.served(answer)

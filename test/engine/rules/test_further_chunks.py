@@ -10,7 +10,7 @@ from simulated_lanes import FRAME_S, Streams
 
 from vla_accel_ros.engine.config import FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Request, Status
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, staggered
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 from vla_accel_ros.engine.rules.rules import Rules
@@ -95,7 +95,7 @@ class TestInTime:
 
     def test_one_that_has_begun_goes_on(self, policy: StaggeredChunks) -> None:
         begun, later = make_again(), make_again()
-        begun.begun = True
+        begun.status = Status.RUNNING
         step = policy.next("main", (begun, later), 1.19)
         assert step is not None and step.requests == (begun,)
 

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Mapping
 from weakref import ref
 
 import pytest
 from scheduled import System
 from simulated_lanes import CHUNK_S, FRAME_S, Streams
+from wishes import make_request
 
 from vla_accel_ros.engine.config import LANES
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DENOISE,
+    OBSERVE,
+    WHOLE,
+    Act,
+    MicroBatch,
+    Observe,
+    Pace,
+    Request,
+    Status,
+    Waits,
+)
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.overload import (
     ACTIONS,
@@ -128,12 +143,13 @@ class Planned:
 
     def late(self, want: str, took_s: float = 1.0, times: int = 4) -> None:
         for _ in range(times):
-            request = Request(want, within_s=0.1, stream=want == ACT)
+            waits = Waits.NEWS if want == ACT else Waits.NOTHING
+            request = make_request(want, waits=waits, pace=Pace(math.inf, 0.1))
             request.fresh = True
             batch = self.rules.next("main", [request], self.now_s)
             assert batch is not None
             request.submitted_s = request.begun_s = self.now_s
-            request.begun = request.finished = request.released = True
+            request.status = Status.FINISHED
             request.result = "done"
             self.policy.ran(batch, took_s)
             self.now_s += 1e-3
@@ -143,7 +159,7 @@ class Planned:
 
 
 def again(robot: str = "", period_s: float = 0.01) -> Request:
-    request = Request(ACT, robot, stream=True, period_s=period_s)
+    request = Request(Act(), robot, waits=Waits.NEWS, pace=Pace(1 / period_s, math.inf))
     request.fresh = False
     return request
 
@@ -160,10 +176,10 @@ def test_what_is_on_time_or_has_no_deadline_is_no_evidence() -> None:
     planned = Planned()
     planned.late(ACT, took_s=0.05, times=20)
     assert planned.policy.rung.level == NONE
-    endless = Request(OBSERVE)
+    endless = Request(Observe())
     batch = planned.next(endless)
     assert batch is not None
-    endless.finished, endless.result = True, "done"
+    endless.finish("done")
     for _ in range(9):
         planned.policy.ran(batch, 100.0)
     assert planned.policy.rung.level == NONE
@@ -184,7 +200,7 @@ def test_further_chunks_are_thinned_and_the_periods_without_one_are_counted() ->
 def test_the_first_chunk_of_a_frame_and_who_waits_for_one_are_never_held_back() -> None:
     planned = Planned(rung=5)
     fresh, alone = again(), again()
-    fresh.fresh, alone.stream = True, False
+    fresh.fresh, alone.waits = True, Waits.ROOM
     for request in (fresh, alone):
         assert planned.next(request) == MicroBatch(DENOISE, (request,), steps=0)
     assert planned.next(again()) is None
@@ -195,24 +211,24 @@ def test_a_frame_waits_for_the_chunk_of_the_one_before_and_not_for_ever() -> Non
         planned, acting = Planned(rung=5), again()
         acting.fresh = True
         planned.next(acting)
-        acting.begun = True
-        frame = Request(OBSERVE, period_s=0.03)
-        assert planned.next(frame) is None and planned.next(Request(OBSERVE, "other")) is not None
+        acting.status = Status.RUNNING
+        frame = Request(Observe(), pace=Pace(1 / 0.03, math.inf))
+        assert planned.next(frame) is None and planned.next(Request(Observe(), "other")) is not None
         planned.now_s += 0.1
         assert planned.next(frame) is None
-        acting.finished = ends
+        acting.status = Status.FINISHED if ends else Status.RUNNING
         planned.now_s += 0.0 if ends else 1.0
         assert planned.next(frame) is not None and planned.next(frame) is not None
         assert planned.policy.degradation.frames == {"": 3 if ends else 36}
 
 
 def test_a_frame_of_which_some_groups_are_computed_is_finished() -> None:
-    planned, acting, frame = Planned(rung=5), again(), Request(OBSERVE)
+    planned, acting, frame = Planned(rung=5), again(), Request(Observe())
     acting.fresh = True
     planned.next(acting)
-    acting.begun = True
+    acting.status = Status.RUNNING
     assert planned.next(frame) is None
-    frame.begun = True
+    frame.status = Status.RUNNING
     assert planned.next(frame) is not None
 
 
@@ -268,15 +284,18 @@ def test_requests_of_a_robot_that_has_left_are_not_kept() -> None:
     """They have images, and callbacks of whoever wanted them."""
     rules, now_s = Rules(WholeChunks()), 0.0
     while rules.overload.rung.level != VISION:
-        late = Request(ACT, stream=True, within_s=0.01)
-        late.finished, late.result = True, "a chunk"
+        late = Request(Act(), waits=Waits.NEWS, pace=Pace(math.inf, 0.01))
+        late.finish("a chunk")
         rules.ran(MicroBatch(DENOISE, (late,)), took_s=now_s + 1.0)
-    acts, frame = Request(ACT, stream=True, period_s=0.01), Request(OBSERVE, stream=True, period_s=0.01)
+    acts, frame = (
+        Request(Act(), waits=Waits.NEWS, pace=Pace(1 / 0.01, math.inf)),
+        Request(Observe(), waits=Waits.NEWS, pace=Pace(1 / 0.01, math.inf)),
+    )
     acts.fresh = True
     assert rules.next("main", [acts], now_s) is not None
-    acts.begun = True
+    acts.status = Status.RUNNING
     assert rules.next("main", [frame], now_s) is None  # held back: its robot's chunk is not finished
-    acts.finished = True
+    acts.status = Status.FINISHED
     assert rules.next("main", [frame], now_s + 0.1) is not None
     left = [ref(acts), ref(frame)]
     del acts, frame, late

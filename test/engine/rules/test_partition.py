@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from vla_accel_ros.engine.config import ALL_APART, AUTO, ONE, TEXT_APART, EngineConfig, Split
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, REWORD, Request
+from vla_accel_ros.engine.request import Act, Ask, Observe, Request, Reword, Status
 from vla_accel_ros.engine.rules.chunks import WholeChunks
 from vla_accel_ros.engine.rules.partition import (
     Measured,
@@ -143,17 +143,17 @@ SETS = (Split(32, 100), Split(64, 68), Split(88, 44))
 
 
 def frames(count: int) -> list[Request]:
-    return [Request(OBSERVE, robot=str(number)) for number in range(count)]
+    return [Request(Observe(), robot=str(number)) for number in range(count)]
 
 
 def test_both_sides_keep_the_split_of_the_frame_that_is_computed() -> None:
     switching = Switching(SETS)
-    action = Request(ACT)
+    action = Request(Act())
     assert switching.split("action", action) == SETS[2], "nothing waits"
     assert switching.split("vision", *frames(1)) == SETS[2], "one frame: the most"
     assert switching.split("vision", *frames(2)) == SETS[1]
     assert switching.split("action", action) == SETS[1], "the frames that wait are not shown to this lane"
-    assert switching.split("language", Request(ASK)) == SETS[1]
+    assert switching.split("language", Request(Ask())) == SETS[1]
     assert switching.split("vision", *frames(4)) == SETS[0]
     assert switching.rules.next("vision", [], 0.0) is None
     assert switching.split("action", action) == SETS[2], "all are computed"
@@ -164,7 +164,7 @@ def test_a_frame_that_is_computed_in_groups_keeps_the_split_that_it_began_in() -
     switching = Switching(SETS)
     waiting = frames(4)
     assert switching.split("vision", *waiting) == SETS[0] == switching.partitions.split
-    waiting[0].begun = True
+    waiting[0].status = Status.RUNNING
     assert switching.split("vision", waiting[0]) == SETS[0], (
         "the others are of no account until it is finished"
     )
@@ -173,8 +173,8 @@ def test_a_frame_that_is_computed_in_groups_keeps_the_split_that_it_began_in() -
 
 def test_frames_with_other_words_and_prefills_of_questions_count() -> None:
     switching = Switching(SETS)
-    assert switching.split("vision", *frames(1), Request(REWORD), Request(ASK)) == SETS[1]
-    writing = Request(ASK)
+    assert switching.split("vision", *frames(1), Request(Reword()), Request(Ask())) == SETS[1]
+    writing = Request(Ask())
     writing.stage = "decode"
     assert switching.split("vision", *frames(1), writing) == SETS[2]
 
@@ -183,7 +183,7 @@ def test_frames_with_other_words_and_prefills_of_questions_count() -> None:
 def test_without_a_choice_micro_batches_name_no_split(sets: tuple[Split, ...]) -> None:
     switching = Switching(sets)
     assert switching.split("vision", *frames(5)) is None
-    assert switching.split("action", Request(ACT)) is None
+    assert switching.split("action", Request(Act())) is None
     assert switching.partitions.switched == 0
 
 

@@ -19,7 +19,7 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, Act, MicroBatch, Request
 from vla_accel_ros.engine.rules.batches import batches
 from vla_accel_ros.engine.rules.chunks import staggered, whole
 from vla_accel_ros.engine.rules.rule import Rule, Setup
@@ -110,7 +110,7 @@ def test_a_policy_that_begins_more_chunks_than_there_are_seats_is_told_so(
     added(lambda setup: EveryChunk())
     engine = Engine(make_policy("pi0"), scheduling="added", staggered=2, slots=8, steps=3)
     with engine.observe(make_observation()) as prefix:
-        acts = [engine.scheduler.submit(Request(ACT, prefix=prefix)) for _ in range(3)]
+        acts = [engine.scheduler.submit(Request(Act(), prefix=prefix)) for _ in range(3)]
         for request in acts[:2]:
             assert isinstance(engine.scheduler.wait(request).result, Chunk)
         with pytest.raises(PoolExhausted, match="all 2 seats"):

@@ -5,6 +5,8 @@ On simulated lanes with an injected clock, as in simulated_lanes; joints are new
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from planned import make_act, make_again, make_observe
@@ -13,7 +15,7 @@ from simulated_lanes import JOINTS_S, RunningAhead, Streams
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Act, MicroBatch, Pace, Request, Status
 from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, PATIENCE, StaggeredChunks, staggered
 from vla_accel_ros.engine.rules.rule import Setup
 from vla_accel_ros.engine.rules.rules import Rules
@@ -156,8 +158,8 @@ def test_a_host_that_takes_longer_than_a_group_keeps_the_gpu_busy() -> None:
 class TestWaiting:
     def begun(self, begun_s: float, robot: str = "", period_s: float = 0.002) -> Request:
         request = make_act(robot, begun=True)
-        request.begun_s, request.period_s = begun_s, period_s
-        request.sense = lambda: (np.zeros(3, np.float32), 1)
+        request.begun_s, request.pace = begun_s, Pace(1 / period_s, math.inf)
+        request.wish = Act(sense=lambda: (np.zeros(3, np.float32), 1))
         return request
 
     @pytest.fixture
@@ -216,7 +218,7 @@ class TestWaiting:
         full = [self.begun(1.0, robot) for robot in "abc"]
         assert policy.next("main", full, 1.001) is not None
         blind = self.begun(1.0)
-        blind.sense = None
+        blind.wish = Act()
         assert policy.next("main", (blind,), 1.01) is not None
 
     def test_of_several_robots_the_next_is_waited_for(self, policy: StaggeredChunks) -> None:
@@ -233,8 +235,7 @@ class TestWaiting:
         again = make_again()
         step = rules.next("main", (old, again, see), 1.002)
         assert step is not None and step.requests == (old, again)
-        again.begun, again.begun_s, again.period_s = True, 1.002, 0.002
-        again.sense = old.sense
+        again.status, again.begun_s, again.pace, again.wish = Status.RUNNING, 1.002, old.pace, old.wish
         group = rules.next("main", (old, again, see), 1.0021)
         assert group is not None and group.requests == (see,), "behind the step, though it does not fit"
         assert rules.next("main", (old, again, see), 1.0022) is None, "the second is the next step's"

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from scheduled import asked
 
 from vla_accel_ros.engine.profile import FORGET, Profile
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ASK,
+    DECODE,
+    PREFILL,
+    Act,
+    MicroBatch,
+    Observe,
+    Request,
+    Status,
+    Waits,
+)
 from vla_accel_ros.engine.rules.chunks import WholeChunks
 from vla_accel_ros.engine.rules.rule import Plan
 from vla_accel_ros.engine.rules.rules import Rules
@@ -21,7 +31,7 @@ from vla_accel_ros.engine.rules.text import AGAIN_S, MARGIN_S, PATIENCE_S, SHARE
 
 
 def acting() -> Request:
-    request = Request(ACT, stream=True)
+    request = Request(Act(), waits=Waits.NEWS)
     request.fresh = True
     return request
 
@@ -117,7 +127,7 @@ def test_a_frame_waits_for_no_more_than_one_token_that_was_misjudged(
 
 def test_frames_and_actions_go_first_and_questions_before_tokens() -> None:
     lane = Lane(lambda batch: 0.001)
-    act, frame, answer = acting(), Request(OBSERVE), asked(begun=True)
+    act, frame, answer = acting(), Request(Observe()), asked(begun=True)
     low, high = asked(), asked(priority=1)
     order = []
     ready = [answer, low, high, frame, act]
@@ -126,7 +136,7 @@ def test_frames_and_actions_go_first_and_questions_before_tokens() -> None:
         if batch.requests == (answer, low, high):
             break
         for request in batch.requests:
-            request.begun = True
+            request.status = Status.RUNNING
             if request.want == ASK:
                 request.stage = DECODE
             else:

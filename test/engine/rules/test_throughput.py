@@ -12,7 +12,7 @@ from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import ACTIONS_APART, EngineConfig
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, DENOISE, ENCODE, MicroBatch, Request, Status
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rule import Setup
 from vla_accel_ros.engine.rules.rules import LANES, Rules
@@ -53,11 +53,11 @@ def test_in_a_lane_of_its_own_a_step_waits_for_the_frame_that_is_computed_beside
     policy = Rules(Throughput(8, begins=1), lanes=LANES[ACTIONS_APART])
     frame, begun = make_frame(), make_act(begun=True)
     assert policy.next("vision", (frame, begun), 0.0) == MicroBatch(ENCODE, (frame,))
-    frame.begun = True
+    frame.status = Status.RUNNING
     assert policy.next("action", (begun,), 0.0) is None and policy.wake_s("action", (begun,), 0.0) < 0.01
     joins = make_waiting()
     assert policy.next("action", (begun, joins), 0.0) == MicroBatch(DENOISE, (begun, joins))
-    frame.finished = True
+    frame.status = Status.FINISHED
     assert policy.next("action", (begun,), 0.0) == MicroBatch(DENOISE, (begun,))
 
 
@@ -95,12 +95,12 @@ def test_every_frame_comes_to_a_chunk_in_its_own_steps(
         queue += [make_frame(str(len(queue))) for _ in range(arrived)]
         batch = policy.next("main", queue, 0.0, math.inf)
         for request in () if batch is None else batch.requests:
-            request.begun = True
-            request.done += 1
+            request.status = Status.RUNNING
+            request.progress = (request.progress or 0) + 1
             if request.want != ACT:
                 queue.remove(request)
                 queue.append(make_waiting(request.robot))
-            elif request.done == STEPS:
+            elif request.progress == STEPS:
                 queue.remove(request)
                 chunks += 1
         assert sum(request.begun for request in queue) <= seats

@@ -17,7 +17,7 @@ from vla_accel_ros.engine.config import (
     TOKEN_MODES,
 )
 from vla_accel_ros.engine.profile import Times
-from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import DECODE, ENCODE, PREFILL, MicroBatch, Request, Status
 from vla_accel_ros.engine.rules.tokens import (
     SCHEDULES,
     TokenFrames,
@@ -69,15 +69,17 @@ class Machine:
             whole = said(self._scenes[request], self.tokens)
             if not request.begun:
                 assert batch.stage == PREFILL and request is batch.requests[-1]
-                request.begun, request.tokens = True, self._verified(request, whole, batch.draft)
+                request.status = Status.RUNNING
+                request.tokens = self._verified(request, whole, batch.draft)
             else:
                 request.tokens.append(whole[len(request.tokens)])
-            request.done += 1
-            request.finished = len(request.tokens) == self.tokens
+            request.progress = (request.progress or 0) + 1
+            if len(request.tokens) == self.tokens:
+                request.status = Status.FINISHED
         self.policy.ran(batch, 0.0)
         for request in [one for one in self.queue if one.finished]:
             assert tuple(request.tokens) == said(self._scenes[request], self.tokens)
-            self.finished.append((request.number, request.done, self._right[request]))
+            self.finished.append((request.number, request.progress, self._right[request]))
             self.queue.remove(request)
         return True
 
@@ -229,11 +231,11 @@ def test_a_draft_is_of_the_same_robot_and_the_same_words() -> None:
 
 def test_what_failed_or_was_dropped_is_no_draft_and_no_measure() -> None:
     policy = TokenFrames(SPECULATIVE, RATE, tokens=4)
-    for change in ({"error": RuntimeError("out of memory")}, {"cancelled": True}):
+    for change in ({"error": RuntimeError("out of memory")}, {"status": Status.CANCELLED}):
         request = make_act()
         batch = policy.next("main", (request,), 0.0)
         assert batch is not None and batch.draft == ()
-        request.tokens, request.finished = [1, 2, 3, 4], True
+        request.tokens, request.status = [1, 2, 3, 4], Status.FINISHED
         vars(request).update(change)
         policy.ran(batch, 0.0)
     assert policy.accepted == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from planned import make_act, make_observe
 
-from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.request import Observe, Request
 from vla_accel_ros.types import Observation
 
 
@@ -13,7 +13,7 @@ def make_frame(robot: str = "", images: int = 2, priority: int = 0) -> Request:
     """To observe something that is known already."""
     request = make_observe(robot, priority)
     pixels = {f"camera {index}": np.zeros((2, 2, 3), np.uint8) for index in range(images)}
-    request.observation = Observation(pixels, np.zeros(2, np.float32), "lift", 0, robot=robot)
+    request.wish = Observe(Observation(pixels, np.zeros(2, np.float32), "lift", 0, robot=robot))
     return request
 
 

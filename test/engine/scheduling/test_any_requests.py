@@ -8,15 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduled import System
 
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import (
-    ACT,
-    ASK,
-    DENOISE,
-    PREFILL,
-    REWORD,
-    MicroBatch,
-    Request,
-)
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, PREFILL, REWORD, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.tokens import TokenFrames
@@ -30,7 +22,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.system = System(self.policy(), steps=3, first=self.first)
         self.requests: list[Request] = []
-        self.told: dict[Request, list[tuple[int, bool]]] = {}
+        self.told: dict[Request, list[bool]] = {}
         self.taken: set[Request] = set()
 
     first = DENOISE
@@ -42,7 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.requests.append(request)
 
     def progress(self, request: Request) -> None:
-        self.told.setdefault(request, []).append((request.done, request.released))
+        self.told.setdefault(request, []).append(request.finished)
 
     @rule(robot=st.sampled_from("ab"), words=st.sampled_from(("reach", "put")))
     def see(self, robot: str, words: str) -> None:
@@ -50,14 +42,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(robot=st.sampled_from("ab"), stream=st.booleans(), fails=st.booleans())
     def act(self, robot: str, stream: bool, fails: bool) -> None:
-        request = Request(ACT, robot, stream=stream, waits=stream, on_progress=self.progress)
+        request = Request(
+            Act(), robot, on_progress=self.progress, waits=Waits.NEWS if stream else Waits.NOTHING
+        )
         if fails:
             self.system.runner.fails.add(request)
         self.keep(self.system.scheduler.submit(request))
 
     @rule(robot=st.sampled_from("ab"), waits=st.booleans())
     def ask(self, robot: str, waits: bool) -> None:
-        self.keep(self.system.submit(ASK, robot=robot, waits=waits, on_progress=self.progress))
+        self.keep(
+            self.system.submit(
+                ASK, robot=robot, waits=Waits.ROOM if waits else Waits.NOTHING, on_progress=self.progress
+            )
+        )
 
     @rule(robot=st.sampled_from("ab"))
     def reword(self, robot: str) -> None:
@@ -115,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def what_is_finished_is_not_queued(self) -> None:
         queue = self.system.scheduler.requests
         assert len(set(queue)) == len(queue)
-        assert set(queue) == {request for request in self.requests if not request.released}
+        assert set(queue) == {request for request in self.requests if not request.finished}
         assert not any(request.finished or request.cancelled for request in queue)
 
     @invariant()
@@ -131,8 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_is_told_after_the_end(self) -> None:
         for request, told in self.told.items():
-            ends = [released for _, released in told]
-            assert sum(ends) == (request.released and bool(told)) and (not any(ends) or ends[-1])
+            assert sum(told) == (request.finished and bool(told)) and (not any(told) or told[-1])
 
     def teardown(self) -> None:
         self.system.scheduler.stop()

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
-from vla_accel_ros.engine.request import (
-    ASK,
-    OBSERVE,
-    REWORD,
-    Cancelled,
-    MicroBatch,
-    Request,
-)
+from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Cancelled, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.scheduler import Scheduler
 
@@ -34,8 +27,10 @@ class Wish:
 def test_a_cancelled_request_is_told_so_once_and_holds_nothing(system: System) -> None:
     told: list[tuple[bool, bool]] = []
     system.seen()
-    ask = system.submit(ASK, on_progress=lambda request: told.append((request.cancelled, request.released)))
-    waiting = system.submit(ASK, waits=True, on_progress=lambda request: told.append((True, request.begun)))
+    ask = system.submit(ASK, on_progress=lambda request: told.append((request.cancelled, request.finished)))
+    waiting = system.submit(
+        ASK, waits=Waits.ROOM, on_progress=lambda request: told.append((True, request.prefix is not None))
+    )
     system.scheduler.step()
     system.scheduler.cancel(ask, waiting, ask)
     assert told == [(False, False), (True, True), (True, False)]
@@ -82,7 +77,7 @@ def test_a_request_cancelled_in_its_micro_batch_stays_in_it_to_its_end_and_its_c
 
     def meanwhile(batch: MicroBatch) -> None:
         system.scheduler.cancel(act)
-        assert act in system.runner.held and act.cancelled and not act.released
+        assert act in system.runner.held and not act.finished
 
     system.runner.during = meanwhile
     system.run()
@@ -91,10 +86,12 @@ def test_a_request_cancelled_in_its_micro_batch_stays_in_it_to_its_end_and_its_c
 
 def test_a_request_may_be_cancelled_by_what_is_told_of_another(system: System) -> None:
     system.seen()
-    asks = [system.submit(ASK, waits=True) for _ in range(2)]
-    system.submit(ASK, waits=True, on_progress=lambda request: system.scheduler.cancel(*asks), priority=1)
+    asks = [system.submit(ASK, waits=Waits.ROOM) for _ in range(2)]
+    system.submit(
+        ASK, waits=Waits.ROOM, on_progress=lambda request: system.scheduler.cancel(*asks), priority=1
+    )
     system.run()
-    assert all(ask.cancelled and ask.done < 3 for ask in asks)
+    assert all(ask.cancelled and len(ask.tokens) < 3 for ask in asks)
     assert not system.runner.held and not system.scheduler.requests
 
 
@@ -111,10 +108,10 @@ def test_a_request_is_cancelled_from_another_thread_while_its_micro_batch_runs(s
     thread = in_thread(lambda: broken_off(system, ask))
     assert asked.wait(WAIT_S)
     system.scheduler.cancel(ask)  # does not wait for it
-    assert ask.cancelled and not ask.released
+    assert not ask.finished
     goes_on.set()
     joined(thread)
-    assert ask.released and not system.runner.held
+    assert ask.cancelled and not system.runner.held
 
 
 @pytest.mark.parametrize("when", ["idle", "run", "pool"])
@@ -143,7 +140,7 @@ def test_the_garbage_collector_may_cancel_in_the_middle_of_anything(system: Syst
         joined(in_thread(work))
     finally:
         gc.enable()
-    assert ask.cancelled and ask.released and not system.runner.held and system.runner.slots_held == 1
+    assert ask.cancelled and ask.finished and not system.runner.held and system.runner.slots_held == 1
 
 
 def test_a_pool_that_is_held_by_who_collects_is_not_waited_for_by_who_holds_the_queue(system: System) -> None:
@@ -161,7 +158,7 @@ def test_a_pool_that_is_held_by_who_collects_is_not_waited_for_by_who_holds_the_
 
     runner: Any = system.runner
     runner.room = looked
-    system.submit(ASK, waits=True)
+    system.submit(ASK, waits=Waits.ROOM)
 
     def collects() -> None:
         assert looks.wait(WAIT_S)

@@ -12,21 +12,14 @@ from scheduled import PLACES, System
 
 from vla_accel_ros.engine.kv.pool import PoolExhausted
 from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
-from vla_accel_ros.engine.request import (
-    ACT,
-    ASK,
-    OBSERVE,
-    Cancelled,
-    MicroBatch,
-    Request,
-)
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Observation
 
 
 def test_a_fresh_frame_is_acted_on_before_the_next_is_seen_and_text_comes_last(system: System) -> None:
-    ask = system.submit(ASK, stream=True, waits=True)
+    ask = system.submit(ASK, waits=Waits.NEWS)
     frames = [system.frame() for _ in range(2)]
 
     def again(request: Request) -> None:
@@ -35,7 +28,7 @@ def test_a_fresh_frame_is_acted_on_before_the_next_is_seen_and_text_comes_last(s
 
     act = system.acting(on_progress=again)
     assert system.run() == [OBSERVE, ACT, OBSERVE, ACT, ASK, ASK, ASK]
-    assert ask.released and all(frame.released for frame in frames) and act.result == "act 0"
+    assert ask.finished and all(frame.finished for frame in frames) and act.result == "act 0"
 
 
 def test_newer_joints_are_acted_on_after_a_fresh_frame_and_after_the_next_is_seen(system: System) -> None:
@@ -48,11 +41,11 @@ def test_newer_joints_are_acted_on_after_a_fresh_frame_and_after_the_next_is_see
     felt.append((np.ones(JOINTS), 2))
     system.frame()
     assert system.run() == [OBSERVE, ACT]  # of the new frame, with the new joints
-    assert again.sensed_ns == 2 and again.fresh
+    assert again.act.sensed_ns == 2 and again.fresh
     newer = system.acting(sense=lambda: felt[-1])
     felt.append((np.ones(JOINTS), 3))
     assert system.run() == [ACT] and not newer.fresh
-    assert newer.state is not None and np.array_equal(newer.state, np.ones(JOINTS))
+    assert newer.act.state is not None and np.array_equal(newer.act.state, np.ones(JOINTS))
 
 
 def test_the_same_frame_is_not_acted_on_before_its_time_and_another_is_at_once(system: System) -> None:
@@ -63,7 +56,7 @@ def test_the_same_frame_is_not_acted_on_before_its_time_and_another_is_at_once(s
     waiting = system.acting(sense=lambda: (np.zeros(JOINTS), next(stamps)), not_before_s=1.0)
     assert system.run() == []
     system.clock.now_s = 1.0
-    assert system.run() == [ACT] and waiting.released
+    assert system.run() == [ACT] and waiting.finished
     system.acting(not_before_s=9.0)
     system.frame()
     assert system.run() == [OBSERVE, ACT]
@@ -119,7 +112,7 @@ def test_several_robots_have_their_own_frames_and_the_highest_priority_goes_firs
 
 def test_a_request_waits_for_room_or_fails_without_it(system: System) -> None:
     system.seen()
-    asks = [system.submit(ASK, waits=True) for _ in range(PLACES + 1)]
+    asks = [system.submit(ASK, waits=Waits.ROOM) for _ in range(PLACES + 1)]
     for _ in range(PLACES):
         system.scheduler.step()
     assert [ask.begun for ask in asks] == [True, True, False]
@@ -135,12 +128,12 @@ def test_skip_leaves_every_frame_alone_that_there_is(system: System) -> None:
     system.seen("b")
     system.scheduler.skip("a")
     acts = {robot: system.acting(robot) for robot in "ab"}
-    asks = {robot: system.submit(ASK, robot=robot, stream=True, waits=True) for robot in "ab"}
+    asks = {robot: system.submit(ASK, robot=robot, waits=Waits.NEWS) for robot in "ab"}
     system.run()
-    assert [acts[robot].released for robot in "ab"] == [False, True] == [asks[r].released for r in "ab"]
+    assert [acts[robot].finished for robot in "ab"] == [False, True] == [asks[r].finished for r in "ab"]
     system.frame("a")
     system.run()
-    assert acts["a"].released and asks["a"].released
+    assert acts["a"].finished and asks["a"].finished
 
 
 def test_other_words_drop_what_is_under_way_of_that_robot_alone() -> None:
@@ -180,7 +173,7 @@ def test_a_request_that_cannot_begin_fails_alone() -> None:
     system.runner.fails.add(broken)
     system.run()
     assert under_way.result == "act 0" and under_way.error is None
-    assert broken.released and broken.result is None and not broken.done > 1
+    assert broken.finished and broken.result is None and not broken.progress
     with pytest.raises(ValueError, match="it cannot begin"):
         system.scheduler.wait(broken)
     assert system.runner.slots_held == 1 and not system.runner.held  # the newest
@@ -194,7 +187,7 @@ def test_a_panic_where_a_request_begins_goes_through_and_is_what_its_waiter_is_t
         raise Panic("the camera's library is gone")
 
     system = System()
-    request = system.submit(OBSERVE, observe=panic)
+    request = system.submit(OBSERVE, newest=panic)
     with pytest.raises(Panic):
         system.scheduler.step()
     with pytest.raises(Cancelled, match="library is gone"):
@@ -257,8 +250,10 @@ def test_who_cannot_hear_of_progress_keeps_nobody_else_from_it(
 
     heard: list[int] = []
     system.seen()
-    asks = [system.submit(ASK, waits=True, on_progress=deaf)]
-    asks.append(system.submit(ASK, waits=True, on_progress=lambda request: heard.append(request.done)))
+    asks = [system.submit(ASK, waits=Waits.ROOM, on_progress=deaf)]
+    asks.append(
+        system.submit(ASK, waits=Waits.ROOM, on_progress=lambda request: heard.append(len(request.tokens)))
+    )
     system.run()
     assert heard == [1, 2, 3] and all(ask.result for ask in asks) and "deaf" in caplog.text
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import make_observation, make_policy
+from wishes import counted
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch
+from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch, Pace
 from vla_accel_ros.engine.rules.text import PATIENCE_S
 from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streaming.ports import Pace, Ports, Text
+from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation
@@ -62,6 +63,7 @@ class Robot:
         language = None if narrate_s is None else Pace(1.0 / narrate_s)
         self.stream = Streaming(self.engine, ports, Pace(10.0), Pace(10.0), language, max_tokens)
         self.stream._running = True
+        self.counts = counted(self.scheduler)
 
     def see(self, observation: Observation) -> None:
         self.observations.append(observation)
@@ -71,7 +73,7 @@ class Robot:
         """Whatever may run while the next frame is due in left_s; how many tokens."""
         self.due_s, tokens = self.now_s + left_s, 0
         while ran := self.scheduler.step():
-            tokens += ran[0].want == ASK and ran[0].done > 1
+            tokens += ran[0].want == ASK and self.counts[ran[0]] > 1
         self.deliver()
         return tokens
 

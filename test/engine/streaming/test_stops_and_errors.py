@@ -10,8 +10,8 @@ import pytest
 from builders import make_observation
 from stepped_streams import Stepped, World, make_engine, make_stream
 
-from vla_accel_ros.engine.request import ACT, ASK, MicroBatch, Request
-from vla_accel_ros.engine.streaming.ports import Pace, Results
+from vla_accel_ros.engine.request import ACT, ASK, Ask, MicroBatch, Pace, Request, Waits
+from vla_accel_ros.engine.streaming.ports import Results
 from vla_accel_ros.engine.streaming.streaming import MOST_WAITING, Streaming
 from vla_accel_ros.types import Chunk, Torn
 
@@ -217,7 +217,7 @@ def test_questions_that_are_not_taken():
 
 def test_a_question_of_another_robot_is_not_this_streams():
     stream = make_stream(World(), answers=False)
-    other = stream._scheduler.submit(Request(ASK, "other", stream=True, waits=True))
+    other = stream._scheduler.submit(Request(Ask(), "other", waits=Waits.NEWS))
     stream.ask("red")
     assert stream.cancel() == 1 and stream._scheduler.requests == (other,)
 

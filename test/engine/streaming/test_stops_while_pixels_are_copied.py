@@ -12,9 +12,8 @@ from stepped_streams import World
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import OBSERVE, Request
+from vla_accel_ros.engine.request import Observe, Pace, Request
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
-from vla_accel_ros.engine.streaming.ports import Pace
 from vla_accel_ros.engine.streaming.streaming import Streaming
 
 WAIT_S = 20.0
@@ -68,11 +67,11 @@ def test_a_frame_that_is_cancelled_behind_its_first_group_is_released_after_the_
     engine = Engine(make_policy("pi0"), fast=True, prefill_groups=3, steps=2)
     (lane,) = engine.scheduler.lanes
     engine.scheduler.runs_ahead = True
-    frame = engine.scheduler.submit(Request(OBSERVE, observation=make_observation()))
+    frame = engine.scheduler.submit(Request(Observe(make_observation())))
     engine.scheduler.step()
     assert frame.begun and lane.ahead and not copy.began.is_set()
     cancelling = in_thread(lambda: engine.scheduler.cancel(frame))
-    assert copy.began.wait(WAIT_S) and not frame.released
+    assert copy.began.wait(WAIT_S) and not frame.finished
     copy.ends.set()
     joined(cancelling)
-    assert frame.released and engine.runner.pool.free == engine.runner.pool.slots
+    assert frame.finished and engine.runner.pool.free == engine.runner.pool.slots

@@ -14,7 +14,8 @@ from rclpy.parameter import Parameter
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.streaming.ports import Pace, Ports
+from vla_accel_ros.engine.request import Pace
+from vla_accel_ros.engine.streaming.ports import Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.calibration import Calibration, fingerprint, products
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import near
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called; control stays free of torch
@@ -143,9 +143,10 @@ class RealTimeChunking:
             delay_s = self._again_s(now_ns - stamp_ns) if begun.again else self.delay_s
             previous = self._agreeing(request.frame, delay_s)
         if previous is not None:
-            state = request.frame.state if request.state is None else request.state
-            request.agreement = self._agreement(self._turned(previous, state), stamp_ns, delay_s)
-            self.counts["trained" if request.agreement.method == "trained" else "guided"] += 1
+            state = request.frame.state if request.act.state is None else request.act.state
+            agreement = self._agreement(self._turned(previous, state), stamp_ns, delay_s)
+            request.wish = replace(request.act, agreement=agreement)
+            self.counts["trained" if agreement.method == "trained" else "guided"] += 1
 
     def committed(self, stamp_ns: int) -> int | None:
         """If a further chunk from the frame with this stamp began now, this many of its leading actions would
@@ -161,7 +162,7 @@ class RealTimeChunking:
 
     def made(self, request: Request) -> None:
         """The chunk of a request that was begun here is computed."""
-        chunk, agreement = request.result, request.agreement
+        chunk, agreement = request.result, request.act.agreement
         assert isinstance(chunk, Chunk)
         committed = None if agreement is None else agreement.actions[: agreement.delay]
         now_ns = self._clock_ns()
@@ -173,7 +174,7 @@ class RealTimeChunking:
 
     def act(self, prefix: Prefix, state: np.ndarray | None = None, noise: np.ndarray | None = None) -> Chunk:
         """Computes a chunk from a prefix, as Engine.act does, that continues the executing chunk."""
-        request = Request(ACT, prefix.robot, prefix=prefix, state=state, noise=noise, on_begin=self.begin)
+        request = Request(Act(state=state, noise=noise, on_begin=self.begin), prefix.robot, prefix)
         scheduler = self._engine.scheduler
         self.made(scheduler.wait(scheduler.submit(request)))
         assert isinstance(request.result, Chunk)

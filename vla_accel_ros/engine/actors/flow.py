@@ -9,7 +9,7 @@ plain network. Between submission and result nothing waits for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix
-from vla_accel_ros.engine.request import DENOISE, MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
@@ -57,11 +57,6 @@ class _Denoising:
     seated: bool = False
     steps: int = 0
     step_states: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the network's derivative is needed, which captured steps do not have."""
-        return self.guidance is not None and self.guidance.jacobian != "identity"
 
 
 class FlowActor:
@@ -135,25 +130,24 @@ class FlowActor:
         """Prepare noise and state, and take a seat. Raises ValueError for arguments that do not fit the
         policy."""
         prefix = request.frame
-        policy = cast(FlowPolicy, prefix.embodiment.policy)
-        if request.committed is not None and request.guidance is not None:
+        policy, act = cast(FlowPolicy, prefix.embodiment.policy), request.act
+        if act.committed is not None and act.guidance is not None:
             raise ValueError("act was given guidance and committed; they are two ways to agree, give one.")
-        if not self._config.keep_exact and request.guidance and request.guidance.jacobian != "identity":
+        if act.exact and not self._config.keep_exact:
             raise ValueError(
                 "guidance by the exact Jacobian needs the plain network, whose exact weights were given up; "
                 "set keep_exact to true, or guide with jacobian 'identity'."
             )
-        if not policy.chain.takes_state:
-            request.state = None
-        elif request.state is not None:
-            request.state = np.array(request.state, np.float32)
-        origin = prefix.state if request.state is None else request.state
+        takes_state = policy.chain.takes_state
+        given = act.state is not None and takes_state
+        state = np.array(act.state, np.float32) if given else None
+        origin = prefix.state if state is None else state
         check_states(request, len(origin), self._seats.steps if self._seats and not request.whole else 0)
-        self._agree(request, prefix, origin)
-        held = None if request.committed is None else Committed.of(policy, request.committed, origin)
-        state = policy.normalized_state(origin)[None] if policy.chain.takes_state else None
+        request.wish = act = self._agree(replace(act, state=state), prefix, origin)
+        held = None if act.committed is None else Committed.of(policy, act.committed, origin)
+        normalized = policy.normalized_state(origin)[None] if takes_state else None
         noise = self._noise.begin(request, prefix)
-        doing = _Denoising(policy, origin, noise, state, request.guidance, held)
+        doing = _Denoising(policy, origin, noise, normalized, act.guidance, held)
         if self._seats is not None and not request.whole:
             doing.seat = self._free_seat(self._seats.count)
             self._seated[doing.seat] = request
@@ -174,7 +168,7 @@ class FlowActor:
             self._finish(made)
             return None
         for request, _ in made:
-            request.awaited = True
+            request.status = Status.LAUNCHED
         if made:  # whose results come last
             return partial(self._finish, made, made[-1][1].wait)
         over = torch.cuda.Event()
@@ -198,16 +192,15 @@ class FlowActor:
         step_dt_s: the robot's, None = the engine's."""
         return self._noise.of(number, stamp_ns, step_dt_s).copy()
 
-    def _agree(self, request: Request, prefix: Prefix, origin: np.ndarray) -> None:
+    def _agree(self, act: Act, prefix: Prefix, origin: np.ndarray) -> Act:
         """Turn a recorded agreement into committed actions or guidance."""
-        agreement = request.agreement
-        if agreement is None or request.guidance is not None or request.committed is not None:
-            return
+        agreement = act.agreement
+        if agreement is None or act.guidance is not None or act.committed is not None:
+            return act
         if agreement.method == "trained":
-            request.committed = agreement.actions
-        else:
-            policy = prefix.embodiment.policy
-            request.guidance = Guidance.of(policy, agreement, origin, self.horizon)
+            return replace(act, committed=agreement.actions)
+        policy = prefix.embodiment.policy
+        return replace(act, guidance=Guidance.of(policy, agreement, origin, self.horizon))
 
     @torch.inference_mode()
     def _step(self, seated: list[Request], steps: int) -> list[tuple[Request, Pending]]:
@@ -254,10 +247,10 @@ class FlowActor:
 
     def _whole(self, request: Request) -> Pending:
         prefix, doing = request.frame, request.progress
-        steps = self._config.steps if request.steps is None else request.steps
+        steps = self._config.steps if request.act.steps is None else request.act.steps
         flow_times(steps, self._time_rule)
-        if self._stages is None or doing.exact:
-            return self._plain(doing, self._kept(prefix, doing, steps), steps)
+        if self._stages is None or request.act.exact:
+            return self._plain(doing, self._kept(prefix, doing, steps), steps, request.act.exact)
         guide = self._inpainting(doing)
         guides = None if guide is None else [guide]
         place, joints = ([prefix.slot], [prefix.n_tokens]), [doing.policy.joints]
@@ -275,8 +268,8 @@ class FlowActor:
                 kept |= computed(doing.policy, micro, kept)
         return kept
 
-    def _plain(self, doing: _Denoising, kept: dict[str, Any], steps: int) -> Pending:
-        """Compute a chunk with the plain network."""
+    def _plain(self, doing: _Denoising, kept: dict[str, Any], steps: int, exact: bool) -> Pending:
+        """Compute a chunk with the plain network. exact: with its derivative."""
         policy, guidance, held = doing.policy, doing.guidance, doing.committed
         start = doing.noise.to(policy.device)
         state = None if doing.state is None else doing.state.to(policy.device)
@@ -294,7 +287,7 @@ class FlowActor:
         def guide(field: Velocity) -> Velocity:
             return field if guidance is None else guidance.guide(field, start)
 
-        with torch.no_grad() if doing.exact else torch.inference_mode():
+        with torch.no_grad() if exact else torch.inference_mode():
             field: Velocity = velocity
             if held is not None:
                 start, field = held.begin(start), held.hold(at)
@@ -308,16 +301,15 @@ class FlowActor:
         if wait is not None:
             wait()
         for request, pending in made:
-            if not request.released:  # it may have been cancelled meanwhile
+            if not request.cancelled:  # it may have been cancelled meanwhile
                 with failing_alone(request):
-                    request.result = self._chunk(request, pending.wait())
-                    request.finished = True
+                    request.finish(self._chunk(request, pending.wait()))
 
     def _chunk(self, request: Request, made: Samples) -> Chunk:
-        prefix, doing = request.frame, request.progress
+        prefix, doing, act = request.frame, request.progress, request.act
         actions = doing.policy.actions(torch.from_numpy(made.actions[0]), doing.origin)
-        if request.committed is not None:
-            actions[: len(request.committed)] = request.committed
+        if act.committed is not None:
+            actions[: len(act.committed)] = act.committed
         return Chunk(
             actions=actions,
             stamp_ns=prefix.stamp_ns,
@@ -325,8 +317,8 @@ class FlowActor:
             kv_version=prefix.version,
             request_id=request.number,
             update_magnitudes=made.magnitudes[-1, 0, : len(actions)],
-            agreement=request.agreement,
-            state=request.state,
+            agreement=act.agreement,
+            state=act.state,
             step_magnitudes=made.magnitudes[:, 0, : len(actions)],
             step_states=np.stack(doing.step_states) if doing.step_states else None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -13,7 +14,7 @@ from vla_accel_ros.engine.actors.tokens import check
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import MicroBatch, Request, failing_alone
+from vla_accel_ros.engine.request import MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.models.micro_requests import ACTIONS, FORWARD, STATE
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy, computed
@@ -42,10 +43,8 @@ class ForwardActor:
 
     def begin(self, request: Request) -> None:
         """Note the state, if the network takes one."""
-        if not self._chain.takes_state:
-            request.state = None
-        elif request.state is not None:
-            request.state = np.array(request.state, np.float32)
+        given = request.act.state is not None and self._chain.takes_state
+        request.wish = replace(request.act, state=np.array(request.act.state, np.float32) if given else None)
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
@@ -58,7 +57,7 @@ class ForwardActor:
             self._finish(made)
             return None
         for request, _ in made:
-            request.awaited = True
+            request.status = Status.LAUNCHED
         over = current_stream(self._device).record_event()
         return partial(self._finish, made, over)
 
@@ -72,7 +71,7 @@ class ForwardActor:
         """float32 [H, A], normalised, on the device or on its way to the host."""
         policy, given = cast(FlowPolicy, prefix.embodiment.policy), {**self._prefill.kept(prefix)}
         if self._chain.takes_state:
-            origin = prefix.state if request.state is None else request.state
+            origin = prefix.state if request.act.state is None else request.act.state
             given[STATE] = policy.normalized_state(origin).to(self._device)
         for micro in (*self._chain.of_chunk, self._chain.acting):
             given |= computed(policy, micro, given)
@@ -84,18 +83,17 @@ class ForwardActor:
         if over is not None:
             over.synchronize()
         for request, raw in made:
-            if request.released:  # it was cancelled meanwhile
+            if request.cancelled:  # it was cancelled meanwhile
                 continue
             with failing_alone(request):
-                prefix = request.frame
-                origin = prefix.state if request.state is None else request.state
-                request.result = Chunk(
-                    actions=prefix.embodiment.policy.actions(raw, origin),
+                prefix, state = request.frame, request.act.state
+                chunk = Chunk(
+                    actions=prefix.embodiment.policy.actions(raw, prefix.state if state is None else state),
                     stamp_ns=prefix.stamp_ns,
                     step_dt_s=prefix.embodiment.step_dt_s,
                     kv_version=prefix.version,
                     request_id=request.number,
                     update_magnitudes=np.zeros(self.horizon, np.float32),
-                    state=request.state,
+                    state=state,
                 )
-                request.finished = True
+                request.finish(chunk)

@@ -34,7 +34,7 @@ class ChunkNoise:
 
     def begin(self, request: Request, prefix: Prefix) -> Tensor:
         """float32 [1, H, A]: the given noise, or the request's own. Raises ValueError for another shape."""
-        noise = request.noise
+        noise = request.act.noise
         if noise is None or isinstance(noise, int):
             number = self._number = request.number if noise is None else noise
             own = self.of(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)

@@ -20,7 +20,7 @@ from vla_accel_ros.models.policies import FlowPolicy
 def check_states(request: Request, size: int, steps: int) -> None:
     """Raise ValueError if the request's step_states are no states, or do not have shape [steps, size]. size:
     of the state that it begins with; steps: of a staggered chunk, 0 if the request is not one."""
-    given = request.step_states
+    given = request.act.step_states
     if given is None:
         return
     if not steps:
@@ -42,8 +42,8 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
     sensed: dict[str, np.ndarray | None] = {}
     changed: dict[int, Tensor] = {}
     for request in seated:
-        doing, given = request.progress, request.step_states
-        if given is None and not (newest and request.sense is not None):
+        doing, given = request.progress, request.act.step_states
+        if given is None and not (newest and request.act.sense is not None):
             continue
         if given is None and request.robot not in sensed:
             sensed[request.robot] = _sensed(request)
@@ -60,8 +60,9 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
 
 def _sensed(request: Request) -> np.ndarray | None:
     """The newest joints of a request's robot, None while there are none or the reading fails."""
-    assert request.sense is not None
+    sense = request.act.sense
+    assert sense is not None
     with suppress(Exception):
-        newest = request.sense()
+        newest = sense()
         return None if newest is None else newest[0]
     return None

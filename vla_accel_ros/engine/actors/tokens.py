@@ -11,6 +11,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -41,7 +42,7 @@ _REPEATS = 5
 
 def check(request: Request, acts: str = "acts by tokens") -> None:
     """Raise ValueError for arguments that only denoised chunks take."""
-    given = {name: getattr(request, name) for name in ("noise", "steps", "guidance", "committed")}
+    given = {name: getattr(request.act, name) for name in ("noise", "steps", "guidance", "committed")}
     for name, value in given.items():
         if value is not None and not (name == "noise" and isinstance(value, int)):
             raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
@@ -56,9 +57,8 @@ def _finish(request: Request) -> None:
     """Make the request's tokens, which are complete, into an action of its robot."""
     prefix = request.frame
     del request.tokens[_policy(request).most_tokens :]
-    request.finished = True
     with failing_alone(request):
-        request.result = Chunk(
+        chunk = Chunk(
             actions=prefix.embodiment.policy.actions(torch.tensor([request.tokens]), prefix.state),
             stamp_ns=prefix.stamp_ns,
             step_dt_s=prefix.embodiment.step_dt_s,
@@ -66,6 +66,7 @@ def _finish(request: Request) -> None:
             request_id=request.number,
             update_magnitudes=np.zeros(1, np.float32),
         )
+        request.finish(chunk)
 
 
 class TokenActor:
@@ -99,7 +100,7 @@ class TokenActor:
 
     def begin(self, request: Request) -> None:
         """Clears the request's state, which is in the prefix."""
-        request.state = None
+        request.wish = replace(request.act, state=None)
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> None:
@@ -165,7 +166,7 @@ class PackedTokenActor:
         other is free."""
         slot = request.frame.slot
         self._slots[request] = self._pool.acquire() if slot in self._slots.values() else slot
-        request.state = None
+        request.wish = replace(request.act, state=None)
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> None:

@@ -73,8 +73,8 @@ class Launched:
     @property
     def is_first(self) -> bool:
         """Whether it is the whole first chunk of a frame, with which no further chunk has to agree."""
-        one = self.batch.requests[0]
-        return one.kind == WHOLE and one.first is True and one.commits is None
+        request = self.batch.requests[0]
+        return request.kind == WHOLE and request.act.first is True and request.act.commits is None
 
     @property
     def is_followed(self) -> bool:
@@ -83,15 +83,15 @@ class Launched:
         if self.wait is None:
             return False
         requests = self.batch.requests
-        group = requests[-1].want == OBSERVE and all(one.finished or not one.awaited for one in requests)
+        group = requests[-1].want == OBSERVE and not any(request.launched for request in requests)
         return group or self.of_token or self.is_step or self.is_first
 
     @property
     def look_until_s(self) -> float:
         """When to begin to wait for it: shortly before its expected end or, if it finishes nothing, shortly
         after."""
-        awaited = any(request.awaited for request in self.batch.requests)
-        return self.over_s - EARLY_S if awaited else self.over_s + EARLY_S
+        ends = any(request.launched or request.finished for request in self.batch.requests)
+        return self.over_s - EARLY_S if ends else self.over_s + EARLY_S
 
     def complete(self) -> None:
         """Return when the results are there. An exception becomes the error of all requests without a
@@ -100,7 +100,7 @@ class Launched:
             if self.wait is not None:
                 self.wait()
         except Exception as error:
-            fail([r for r in self.batch.requests if not (r.finished or r.released)], error)
+            fail([request for request in self.batch.requests if not request.finished], error)
 
 
 class Lane:
@@ -200,7 +200,7 @@ class Lane:
 def fail(requests: Iterable[Request], error: Exception) -> None:
     """End these requests with an error."""
     for request in requests:
-        request.error, request.finished = error, True
+        request.fail(error)
 
 
 def sleep_s(wake_s: float, now_s: float | None = None) -> float:

@@ -245,15 +245,16 @@ class StaggeredChunks(Chunks):
         the step up, and until when it waits; -inf if none is expected soon enough."""
         newest: dict[str, Request] = {}
         for request in step.requests:
-            if request.stream and request.sense is not None:
+            if request.stream and request.act.sense is not None:
                 other = newest.get(request.robot)
                 if other is None or request.begun_s > other.begun_s:
                     newest[request.robot] = request
         would_end_s, takes_s = self.plan.ends_s(lane, step, now_s), self.plan.takes_s(step)
         waits_s = list[tuple[float, float, float]]()
         for request in newest.values():
-            due_s, late_s = request.begun_s + request.period_s, LATE * request.period_s
-            until_s = due_s + max(late_s, min(PATIENCE * request.period_s, takes_s))
+            period_s = request.pace.period_s
+            due_s, late_s = request.begun_s + period_s, LATE * period_s
+            until_s = due_s + max(late_s, min(PATIENCE * period_s, takes_s))
             if due_s <= would_end_s and now_s < until_s:
                 waits_s.append((due_s, due_s + late_s, until_s))
         return min(waits_s, default=NO_WAIT, key=lambda wait: wait[2])

@@ -7,7 +7,7 @@ first chunk of each frame stays.
 newest; frames in between are skipped. So vision is as fast as frames can be acted on, and never slower.
 
 Overload means that UP of the last OF frames, or of the last OF chunks, missed their deadline
-(`Request.within_s`). Each rung of the ladder is held until there is new evidence. Frames are skipped only if
+(`Request.pace`). Each rung of the ladder is held until there is new evidence. Frames are skipped only if
 chunks are late, because otherwise it would gain nothing. After CALM_S with hardly any late request, one rung
 is taken back. A rung that is needed again within that time is kept twice as long the next time, up to
 MOST_CALM_S, so that a load at the limit does not oscillate. Everything that is given up is counted.
@@ -166,7 +166,7 @@ class Overload(Rule):
         if request.want == ACT:
             acted_s, every = self._acted_s.get(request.robot, -math.inf), self.rung.every
             takes_s = self.plan.takes_s(MicroBatch(request.stage, (request,)))
-            period_s = max(request.period_s, takes_s, LEAST_PERIOD_S)
+            period_s = max(request.pace.period_s, takes_s, LEAST_PERIOD_S)
             return acted_s + every * period_s if every > 1.0 else -math.inf
         held = self._held.get((request.robot, OBSERVE))
         return math.inf if held is None else held.since_s + MOST_HELD_S
@@ -174,7 +174,7 @@ class Overload(Rule):
     def _waits_for_chunk(self, request: Request, now_s: float) -> bool:
         of_robot = self._acting.get(request.robot)
         acting = None if of_robot is None else of_robot()
-        if acting is None or acting.finished or acting.released or request.want != OBSERVE:
+        if acting is None or acting.finished or request.want != OBSERVE:
             return False
         if self._let_go_s(request) is not None:
             return False
@@ -188,7 +188,7 @@ class Overload(Rule):
             if not is_held:
                 return
             held = self._held[key] = _Held(ref(request), now_s)
-        period_s = max(request.period_s, LEAST_PERIOD_S)
+        period_s = max(request.pace.period_s, LEAST_PERIOD_S)
         periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
         if periods > held.counted:
             now = self.degradation
@@ -218,13 +218,13 @@ class Overload(Rule):
 
     def _note(self, request: Request, ended_s: float) -> None:
         """Note whether a finished frame or chunk of a stream was late, and take a rung if needed."""
-        if request.want not in self._late or math.isinf(request.within_s):
+        if request.want not in self._late or math.isinf(request.pace.most_s):
             return
         began_s = request.begun_s
         if request.want == OBSERVE:
             let_go_s = self._let_go_s(request)
             began_s = request.submitted_s if let_go_s is None else let_go_s
-        late = ended_s - began_s > request.within_s
+        late = ended_s - began_s > request.pace.most_s
         self._late[request.want].append(late)
         if late and sum(self._late[request.want]) >= AGAIN:
             self._quiet_s = max(self._quiet_s, ended_s)

@@ -171,7 +171,7 @@ def _computes_prefix(request: Request) -> bool:
 
 def _in_progress(request: Request) -> bool:
     """Whether the request is a frame between two of its groups of layers."""
-    return request.want == OBSERVE and request.begun and not request.released
+    return request.want == OBSERVE and request.begun and not request.finished
 
 
 def _gains(time: float, otherwise: float) -> bool:

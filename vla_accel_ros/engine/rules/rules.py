@@ -110,7 +110,7 @@ class Rules:
     def _is_urgent(self) -> bool:
         """Whether a frame or a first chunk has begun and is not finished."""
         begun = {request for urgent in self._urgent if (request := urgent()) is not None}
-        self._urgent = [ref(request) for request in begun if not (request.finished or request.released)]
+        self._urgent = [ref(request) for request in begun if not request.finished]
         return bool(self._urgent)
 
     def _admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:

@@ -48,7 +48,7 @@ class Throughput(Chunks):
         if len(waiting) < self._begins and not (passed and (begun or waiting)):
             if frames is not None:
                 return frames
-            if begun and any(not (frame.finished or frame.released) for frame in self._seen):
+            if begun and not all(frame.finished for frame in self._seen):
                 self._holds = True
                 return None
         step = (*begun, *waiting[: max(0, self._seats - len(begun))])

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream, on_stream
 from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
-from vla_accel_ros.engine.request import Request, failing_alone
+from vla_accel_ros.engine.request import Request, Status, Waits, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.memory.upload import on_host
 from vla_accel_ros.engine.stages.prefill.towers import Towers
@@ -225,7 +225,8 @@ class Frames:
         again, if they wait for room."""
         free = self._pool.free
         for request in requests[free:]:
-            request.begun = not request.waits
+            if request.waits is not Waits.NOTHING:
+                request.status = Status.WAITING
         requests = [request for request in requests if request.begun]
         if not self._prefill.batches:
             return self._one_by_one(requests)
@@ -272,7 +273,7 @@ class Frames:
             publish()
             return None
         for request in requests:
-            request.awaited = True
+            request.status = Status.LAUNCHED
         computed = current_stream(self._pool.k.device).record_event()
 
         def publish_then() -> None:
@@ -287,8 +288,7 @@ class Frames:
     def _publish(
         self, request: Request, slot: int, observation: Observation, robot: Embodiment, seen: Extent
     ) -> None:
-        request.result = self._prefixes.publish(slot, observation, robot, *seen)
-        request.finished = True
+        request.finish(self._prefixes.publish(slot, observation, robot, *seen))
 
     def drop(self, request: Request) -> None:
         """Free the slot of an unfinished request."""
@@ -315,6 +315,4 @@ class Frames:
             return self._prefill.launched(frame)
         request.progress = None
         self._publish(request, frame.slot, observation, robot, Extent(frame.length, frame.images))
-        wait = self._prefill.launched(frame)
-        request.awaited = wait is not None
-        return wait
+        return self._prefill.launched(frame)

@@ -32,13 +32,13 @@ class Runner(Protocol):
         ...
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
-        """Advance the requests: sets `finished` and `result` of those that are finished, `error` of those
-        that failed. An exception is the error of all of them.
+        """Advance the requests: ends those that are finished (`Request.finish`) or that failed
+        (`Request.fail`). An exception is the error of all of them.
 
-        If the device has yet to compute that, it sets `awaited` of the requests that cannot advance further
-        until then, and returns a function that waits for the device and then sets the results. The loop may
-        launch its next micro-batch before it calls that function, whose exception is the error of all
-        requests, too.
+        If the device has yet to compute that, it sets the status of the requests that cannot advance further
+        until then to LAUNCHED, and returns a function that waits for the device and then sets the results.
+        The loop may launch its next micro-batch before it calls that function, whose exception is the error
+        of all requests, too.
         """
         ...
 

@@ -193,7 +193,7 @@ class ModelRunner:
             return self.packed_forward is not None
         if last.want == OBSERVE:  # copying pixels would hold up the steps of another lane
             return not self._apart
-        return not any(r.guidance is not None and r.guidance.jacobian != "identity" for r in batch.requests)
+        return not any(request.act.exact for request in batch.requests)
 
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
@@ -220,7 +220,7 @@ class ModelRunner:
     def room(self, request: Request) -> bool:
         if request.want == ACT:
             return self.actor.room(request)
-        takes_slot = request.want != ASK or request.question is not None
+        takes_slot = request.want != ASK or request.ask.question is not None
         if takes_slot and not self.pool.free:
             return False
         return request.want != ASK or (self.text is not None and self.text.room)
@@ -332,11 +332,12 @@ class ModelRunner:
             if request.want == OBSERVE:
                 return self.frames.run(request)
             prefix = request.frame
-            if request.question is not None and request.question != prefix.instruction:
-                request.prefix = prefix = self._reworded(prefix, request.question)
+            question = request.ask.question  # also of a request for other words
+            if question is not None and question != prefix.instruction:
+                request.prefix = prefix = self._reworded(prefix, question)
                 request.instruction = prefix.instruction
             if request.want == REWORD:
-                request.result, request.finished = self.prefixes.hold(prefix), True
+                request.finish(self.prefixes.hold(prefix))
                 return None
             assert self.text is not None
             self.text.begin(request, self.prefill.last_hidden(prefix.slot, prefix.n_tokens))

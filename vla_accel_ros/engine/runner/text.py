@@ -1,4 +1,4 @@
-"""Answers requests in text (models.text.tokenizer); pieces wait in the request until they are read.
+"""Answers requests in text (models.text.tokenizer).
 
 It says which requests may begin, decodes their open answers together (engine.runner.answers), and turns
 tokens into text.
@@ -17,7 +17,7 @@ from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
-from vla_accel_ros.engine.request import Request, failing_alone
+from vla_accel_ros.engine.request import Request, Status, failing_alone
 from vla_accel_ros.engine.runner.answers import Answer, Answers, InGroups, Said
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.prefill.layered import sizes
@@ -78,22 +78,22 @@ class TextDecoder:
 
         Raises ValueError if max_tokens or stop is not allowed, PoolExhausted if there is no room.
         """
-        most = self._config.answer_tokens
-        if request.max_tokens not in range(1, most + 1):
-            raise ValueError(f"max_tokens is {request.max_tokens}; the engine takes 1 to {most}.")
+        most, ask = self._config.answer_tokens, request.ask
+        if ask.max_tokens not in range(1, most + 1):
+            raise ValueError(f"max_tokens is {ask.max_tokens}; the engine takes 1 to {most}.")
         if not self.places:
             raise PoolExhausted(
                 f"{len(self._open)} answers are open; close one, or give the engine more than "
                 f"{self._config.answers} answers."
             )
-        seed = (self._config.seed, request.number, 1) if request.seed is None else request.seed
-        prefix, text = request.frame, TextStream(self._tokenizer, request.stop)
+        seed = (self._config.seed, request.number, 1) if ask.seed is None else ask.seed
+        prefix, text = request.frame, TextStream(self._tokenizer, ask.stop)
         request.progress = answer = self._answers.begin(
             prefix.slot,
             prefix.n_tokens,
             hidden,
-            request.max_tokens,
-            sampling=request.sampling or GREEDY,
+            ask.max_tokens,
+            sampling=ask.sampling or GREEDY,
             rng=np.random.default_rng(seed),
         )
         request.tokens = text.tokens
@@ -103,7 +103,7 @@ class TextDecoder:
         """Compute one more token for every open answer, in one forward, or its next group of layers.
 
         On a GPU the work is only launched. Returns a function that waits for it and, after the last group,
-        adds the tokens; until then the requests are `awaited`. Returns None if everything is computed.
+        adds the tokens; until then the requests are launched. Returns None if everything is computed.
         """
         say, spoken = self._answers.launch(), tuple(request for request, _ in self._open.values())
         for request in spoken:
@@ -115,7 +115,7 @@ class TextDecoder:
         if self._answers.in_progress:
             return over.synchronize
         for request in spoken:
-            request.awaited = True
+            request.status = Status.LAUNCHED
         return partial(self._say, over, say, spoken)
 
     def drop(self, request: Request) -> None:
@@ -130,7 +130,8 @@ class TextDecoder:
             self._hear(say())
         finally:
             for request in spoken:
-                request.awaited = False
+                if request.launched:
+                    request.status = Status.RUNNING
 
     def _hear(self, said: Sequence[Said]) -> None:
         """Add tokens to their requests. A token that cannot be decoded ends its answer and no other."""
@@ -141,7 +142,8 @@ class TextDecoder:
                     _add(request, text.push(token))
                 if finished:
                     _add(request, text.finish())
-                request.finished = finished or text.ended
+                if finished or text.ended:
+                    request.finish(request.result)
 
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
         """Build the forwards of every number of answers, on a held prefix."""
@@ -169,5 +171,4 @@ def layers_of_groups(policy: AnyPolicy, count: int) -> list[int]:
 
 def _add(request: Request, piece: str) -> None:
     if piece:
-        request.pieces.append(piece)
         request.result = f"{request.result or ''}{piece}"

@@ -33,24 +33,6 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often something is done and how long it may take; deadline_s 0 means one period."""
-
-    rate_hz: float
-    deadline_s: float = 0.0
-
-    @property
-    def period_s(self) -> float:
-        """Seconds from one run to the next."""
-        return 1.0 / self.rate_hz
-
-    @property
-    def most_s(self) -> float:
-        """Seconds after which a run is a miss."""
-        return self.deadline_s or self.period_s
-
-
-@dataclass(frozen=True)
 class Text:
     """An answer as it grows. text: all of it so far; request_id: of the answer; prefix: the frame it is
     about, whose instruction is the question if there was one."""

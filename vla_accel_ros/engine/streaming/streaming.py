@@ -17,10 +17,10 @@ from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ASK, Act, Ask, MicroBatch, Observe, Pace, Request, Waits
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
-from vla_accel_ros.engine.streaming.ports import Chunking, Pace, Ports, Results, Text
+from vla_accel_ros.engine.streaming.ports import Chunking, Ports, Results, Text
 from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Torn
 
@@ -52,7 +52,7 @@ class Streaming:
         robot: str = "",
     ) -> None:
         self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
-        self._action, self._max_tokens = action, max_tokens
+        self._pace, self._action, self._max_tokens = vision, action, max_tokens
         self._language = language if engine.policy.chain.answers else None
         self._chunking = chunking
         self._vision = Loop(
@@ -71,6 +71,7 @@ class Streaming:
         self._next: dict[bool | None, Request] = {}
         self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
         self._narrated, self._narrate_s = -1, -math.inf
+        self._delivered: dict[Request, str] = {}  # the text of each answer so far
         self._running = False
         self._results = Results(lambda name: self._records[name].note_miss(), ports.on_error)
 
@@ -146,8 +147,7 @@ class Streaming:
         of the images counts the latter.
         """
         scheduler = self._scheduler
-        request = Request(OBSERVE, self._robot, observe=self._ports.observe)
-        request.within_s, request.period_s = self._vision.deadline_s, 1.0 / self._vision.rate_hz
+        request = Request(Observe(newest=self._ports.observe), self._robot, pace=self._pace)
         try:
             prefix = cast(Prefix | None, scheduler.wait(scheduler.submit(request)).result)
             if prefix is None or request.observation is None:
@@ -169,26 +169,28 @@ class Streaming:
     def _want_chunk(self, first: bool | None = None, not_before_s: float = -math.inf) -> None:
         """Submit the request for the next chunk, which waits for something new to act on; see
         Request.first."""
-        self._next[first] = request = Request(
-            ACT,
-            self._robot,
-            priority=int(first is True),
-            within_s=self._action.most_s,
-            period_s=self._action.period_s,
-            stream=True,
-            waits=True,
+        chunking = self._chunking
+        wish = Act(
             first=first,
             not_before_s=not_before_s,
             sense=self._ports.newest_state if self._engine.policy.chain.takes_state else None,
-            commits=None if self._chunking is None else self._chunking.committed,
-            on_begin=None if self._chunking is None else self._chunking.begin,
+            commits=None if chunking is None else chunking.committed,
+            on_begin=None if chunking is None else chunking.begin,
+        )
+        self._next[first] = request = Request(
+            wish,
+            self._robot,
+            priority=int(first is True),
+            waits=Waits.NEWS,
+            pace=self._action,
             on_progress=self._acted,
         )
         self._scheduler.submit(request)
 
     def _acted(self, request: Request) -> None:
-        if request is self._next.get(request.first) and self._running:
-            self._want_chunk(request.first, self._due_after_s(request))
+        first = request.act.first
+        if request is self._next.get(first) and self._running:
+            self._want_chunk(first, self._due_after_s(request))
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
@@ -208,7 +210,7 @@ class Streaming:
         """When a further chunk is due [s]: one period after this one was due, so that small delays of the
         lane do not lower the rate. One period after it began, if it began more than a period late, or early,
         as the first chunk of a frame does."""
-        due_s, period_s = min(request.not_before_s, request.begun_s), self._action.period_s
+        due_s, period_s = min(request.act.not_before_s, request.begun_s), self._action.period_s
         return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:
@@ -233,13 +235,10 @@ class Streaming:
 
     def _ask(self, question: str | None) -> Request:
         return Request(
-            ASK,
+            Ask(question, self._max_tokens),
             self._robot,
-            stream=True,
-            waits=True,
             priority=int(question is not None),
-            question=question,
-            max_tokens=self._max_tokens,
+            waits=Waits.NEWS,
             on_progress=self._said,
         )
 
@@ -247,14 +246,18 @@ class Streaming:
         return [r for r in self._scheduler.requests if r.want == ASK and r.robot == self._robot]
 
     def _said(self, request: Request) -> None:
+        delivered = self._delivered.pop(request, "")
         if request.cancelled:
             return
         if request.error is not None:
             self._results.give(self._ports.on_error, "language", request.error)
-        elif request.pieces or request.finished:
-            request.pieces.clear()
-            text, finished = str(request.result or ""), request.finished
-            self._results.give(self._ports.on_text, Text(request.frame, request.number, text, finished))
+            return
+        text = str(request.result or "")
+        if not request.finished:
+            self._delivered[request] = text
+        if request.finished or text != delivered:
+            answer = Text(request.frame, request.number, text, request.finished)
+            self._results.give(self._ports.on_text, answer)
 
     def _due_s(self) -> float:
         return self._vision.expects_s

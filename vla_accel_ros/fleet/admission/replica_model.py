@@ -24,7 +24,7 @@ import numpy as np
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, OBSERVE, Act, MicroBatch, Observe, Request, Status, Waits
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup, chosen
@@ -128,7 +128,7 @@ class ReplicaModel:
         while True:
             while coming and coming[0][0] <= now_s and inside < limit:
                 at_s, robot = heappop(coming)
-                frame = Request(OBSERVE, str(robot), observation=_SEEN, waits=True)
+                frame = Request(Observe(_SEEN), str(robot), waits=Waits.ROOM)
                 origins[frame] = robot, at_s
                 ready.append(frame)
                 inside += 1
@@ -146,8 +146,8 @@ class ReplicaModel:
                 now_s += seconds
                 for frame in requests:
                     ready.remove(frame)
-                    frame.finished = frame.released = True
-                    action = Request(ACT, frame.robot, waits=True)
+                    frame.status = Status.FINISHED
+                    action = Request(Act(), frame.robot, waits=Waits.ROOM)
                     action.fresh = True
                     origins[action] = origins.pop(frame)
                     ready.append(action)
@@ -156,10 +156,10 @@ class ReplicaModel:
                 seconds = steps * step_s[min(count, seats)]
                 now_s += seconds
                 for action in requests:
-                    action.begun, action.done = True, action.done + steps
-                    if action.done >= self.steps:
+                    action.status, action.progress = Status.RUNNING, (action.progress or 0) + steps
+                    if action.progress >= self.steps:
                         ready.remove(action)
-                        action.finished = action.released = True
+                        action.status = Status.FINISHED
                         robot, at_s = origins.pop(action)
                         took_s.append((at_s, now_s - at_s))
                         inside -= 1

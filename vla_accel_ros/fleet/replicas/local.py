@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Request
+from vla_accel_ros.engine.request import Act, Ask, Observe, Request, Waits
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.chunks import joins_of
 from vla_accel_ros.engine.session import Session
@@ -201,8 +201,7 @@ class LocalReplica:
 
         def submit() -> None:
             remaining[0] -= 1
-            frame = Request(OBSERVE, observation.robot, observation=observation, waits=True)
-            frame.on_progress = seen
+            frame = Request(Observe(observation), observation.robot, waits=Waits.ROOM, on_progress=seen)
             self.engine.scheduler.submit(frame)
 
         def seen(frame: Request) -> None:
@@ -260,9 +259,13 @@ class LocalReplica:
 
     def _frame(self, job: _Job, observation: Observation) -> Request:
         priority = PRIORITY - job.asks  # a question comes after all actions
-        request = Request(OBSERVE, observation.robot, observation=observation, priority=priority, waits=True)
-        request.on_progress = partial(self._observed, job)
-        return request
+        return Request(
+            Observe(observation),
+            observation.robot,
+            priority=priority,
+            waits=Waits.ROOM,
+            on_progress=partial(self._observed, job),
+        )
 
     def _submit(self, job: _Job, request: Request) -> None:
         """Submit the next request of a job to the engine, unless the job was cancelled."""
@@ -292,13 +295,17 @@ class LocalReplica:
     def _action(self, job: _Job, robot: str) -> Request:
         """Return the job's second request: a chunk, whose noise seed is the round's request_id, or a text
         answer."""
-        action = Request(ASK if job.asks else ACT, robot, prefix=job.prefix, priority=PRIORITY, waits=True)
+        wish: Ask | Act = Act(noise=job.round.request_id if self.updates else None)
         if job.asks:
-            action.max_tokens = self.engine.config.answer_tokens
-        elif self.updates:
-            action.noise = job.round.request_id
-        action.on_progress = partial(self._acted, job)
-        return action
+            wish = Ask(max_tokens=self.engine.config.answer_tokens)
+        return Request(
+            wish,
+            robot,
+            job.prefix,
+            priority=PRIORITY,
+            waits=Waits.ROOM,
+            on_progress=partial(self._acted, job),
+        )
 
     def _acted(self, job: _Job, request: Request) -> None:
         """End a job whose chunk or answer is finished, failed or cancelled. Runs in the engine's lane."""

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.rules.rule import FleetSetup, InOrder
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 SHORTEST_S = 1e-3
 """Least duration assumed for an execution, so that scaling has an effect."""
@@ -50,7 +49,7 @@ class HighestWaitRatio(InOrder):
         self._first_wait, self._open_wait = first_wait, open_wait
         self._first_execution_s = first_execution_s
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
+    def keys(self, ready: Sequence[TaskRequest], now_s: float) -> Sequence[float]:
         buckets, ageing_s, first_s = self._buckets, self._ageing_s, self._first_execution_s
         as_recorded, ratio = not (self._first_wait or self._open_wait), self.ratio
         top, keys = 1 - buckets, []

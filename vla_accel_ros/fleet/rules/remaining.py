@@ -17,9 +17,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from math import sqrt
 
-from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.rules.rule import PATIENCE, FleetSetup, InOrder
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 FIRST_EXECUTION_S = 1.0
 """Execution time assumed before a task's first chunk."""
@@ -34,7 +33,7 @@ class Remaining(InOrder):
         super().__init__(setup, patience)
         self._rounds = Rounds()
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[float]:
+    def keys(self, ready: Sequence[TaskRequest], now_s: float) -> Sequence[float]:
         tasks = [request.task for request in ready]
         calm_s = now_s + max(replica.serves_s(replica.limit) for replica in self._replicas.values())
         keys = self.order(tasks, self._rounds.left_of(tasks), now_s)

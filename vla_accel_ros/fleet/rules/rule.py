@@ -3,13 +3,13 @@
 The interface has three methods of the engine's `Rule` and one more hook. A lane is a replica, a request is an
 ACT whose `task` is a fleet.task.Task, and a micro-batch of stage SERVE is one chunk for each of them. The
 dispatcher calls `next` for every idle replica when something arrives or ends, `Task.dispatched` for what it
-dispatches (and sets `Request.begun`), `ran` when the answers arrive, and `ended` when a task is over. It may
+dispatches (and sets `Request.status`), `ran` when the answers arrive, and `ended` when a task is over. It may
 call `next` more often than it dispatches, and dispatch one by one or in batches. So waiting counts in seconds
 and not in decisions: a replica that takes requests one by one decides far more often than one that takes
 batches, at the same work.
 
 The built-in rules differ only in `keys`. Emergencies go first and share a batch with nobody else, since a
-larger batch takes longer. A request that can no longer be answered in time (Request.within_s) yields to the
+larger batch takes longer. A request that can no longer be answered in time (`Request.pace`) yields to the
 others, because nobody could use its chunk. Higher priorities go before lower ones. A request that has waited
 `patience` times as long as serving all waiting requests takes goes before its equals, so that nobody of the
 highest priority waits forever. Equals go in order of submission.
@@ -25,10 +25,10 @@ from heapq import nsmallest
 from typing import Any, Protocol
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 SERVE = "serve"
 """Stage of a micro-batch, and its key in a Profile."""
@@ -116,12 +116,12 @@ class FleetRule(Protocol):
     """Chooses which requests a replica serves next; see engine.rules.rule.Rule."""
 
     def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+        self, lane: str, ready: Sequence[TaskRequest], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None: ...
 
     def ran(self, batch: MicroBatch, took_s: float) -> None: ...
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float: ...
+    def wake_s(self, ready: Sequence[TaskRequest], now_s: float) -> float: ...
 
     def ended(self, task: Task, now_s: float) -> None:
         """A task is over; the rule may learn from it for others of its kind."""
@@ -145,12 +145,12 @@ class InOrder:
         self._replicas, self._patience = setup.replicas, patience
         self._running: dict[str, tuple[MicroBatch, float]] = {}  # with the expected time of its answers
 
-    def keys(self, ready: Sequence[Request], now_s: float) -> Sequence[Any]:
+    def keys(self, ready: Sequence[TaskRequest], now_s: float) -> Sequence[Any]:
         """Return a sort key for each request; the smallest goes first."""
         raise NotImplementedError
 
     def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+        self, lane: str, ready: Sequence[TaskRequest], now_s: float, due_s: float = math.inf
     ) -> MicroBatch | None:
         """Return the batch that this replica serves now; None if other replicas answer all of it sooner."""
         self._running.pop(lane, None)
@@ -181,7 +181,7 @@ class InOrder:
         """A batch was answered took_s after its dispatch. The owner of the profiles learns from that."""
         self._running = {lane: running for lane, running in self._running.items() if running[0] is not batch}
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Sequence[TaskRequest], now_s: float) -> float:
         """Return when a replica should be idle, or, if one is late, when placement should be considered
         again."""
         expected = [self._idle_s(lane, now_s) for lane in self._running if lane in self._replicas]
@@ -196,10 +196,12 @@ class InOrder:
             return math.inf
         return self._patience * waiting / sum(replica.requests_hz for replica in self._replicas.values())
 
-    def _in_time(self, replica: ReplicaProfile, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
+    def _in_time(
+        self, replica: ReplicaProfile, ready: Sequence[TaskRequest], now_s: float
+    ) -> Sequence[TaskRequest]:
         """Return the requests that a batch of this size would answer in time."""
         answer_s = now_s + replica.serves_s(min(replica.limit, len(ready)))
-        return [request for request in ready if request.submitted_s + request.within_s >= answer_s]
+        return [request for request in ready if request.submitted_s + request.pace.most_s >= answer_s]
 
     def _served_sooner(self, lane: str, waiting: int, now_s: float) -> int:
         """Return how many of the first requests in line other replicas would answer sooner (Kairos, algorithm
@@ -241,7 +243,7 @@ def interpolated(at: float, places: Sequence[float], values: Sequence[float]) ->
     return values[right - 1] + part * (values[right] - values[right - 1])
 
 
-def priorities_of(requests: Sequence[Request]) -> list[int]:
+def priorities_of(requests: Sequence[TaskRequest]) -> list[int]:
     """Return each request's priority, or its task's if that is higher."""
     return [
         request.priority if request.priority > request.task.priority else request.task.priority
@@ -250,7 +252,11 @@ def priorities_of(requests: Sequence[Request]) -> list[int]:
 
 
 def _first(
-    count: int, waiting: Sequence[Request], priorities: Sequence[int], keys: Sequence[Any], before_s: float
+    count: int,
+    waiting: Sequence[TaskRequest],
+    priorities: Sequence[int],
+    keys: Sequence[Any],
+    before_s: float,
 ) -> list[int]:
     """Return the indices of the first `count` requests: by priority, then those of tasks that asked before
     before_s, then by key."""

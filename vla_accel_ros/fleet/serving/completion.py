@@ -13,6 +13,7 @@ import logging
 import math
 from concurrent.futures import CancelledError
 
+from vla_accel_ros.engine.request import Status
 from vla_accel_ros.fleet.protocol import ChunkAnswer, ChunkRequest
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.dispatch import Dispatcher
@@ -167,7 +168,7 @@ class Completion:
 
     def _requeue(self, robot: Robot, pending: PendingRequest) -> None:
         """Put a request back at its old place in the queue."""
-        pending.work, pending.called_s, pending.request.begun = None, None, False
+        pending.work, pending.called_s, pending.request.status = None, None, Status.WAITING
         self._queue.place(robot)
         if robot.task is not None:
             robot.task.failed()

@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from typing import cast
 
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Status
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
 from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, ReplicaProfile
@@ -29,7 +30,7 @@ from vla_accel_ros.fleet.serving.queue import Pair, Place, Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.fleet.serving.slowness import Slowness
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 
 class Dispatcher:
@@ -57,7 +58,7 @@ class Dispatcher:
         """Start the requests that a replica has room for, and call robots with stale observations whose turn
         is near."""
         self._look(now_s)
-        passed, unserved = set[Request](), self._members.not_served(one.name, now_s)
+        passed, unserved = set[TaskRequest](), self._members.not_served(one.name, now_s)
         while True:
             room, calls = one.room(), self._calls(one, now_s)
             if room <= 0 and calls <= 0:
@@ -129,7 +130,7 @@ class Dispatcher:
             ended(task, now_s)
 
     def _choose(
-        self, one: Replica, room: int, calls: int, passed: set[Request], apart: set[Robot], now_s: float
+        self, one: Replica, room: int, calls: int, passed: set[TaskRequest], apart: set[Robot], now_s: float
     ) -> tuple[list[Pair], MicroBatch | None]:
         """Return at most max(room, calls, 1) requests to start, and the rule's micro-batch if the rule
         chose them. passed: requests already handled in this dispatch. apart: robots that this replica does
@@ -143,7 +144,7 @@ class Dispatcher:
         called = [pair for pair in _others(queue.called, passed) if pair[0] not in apart]
         if for_replica := [pair for pair in called if self._is_for(one, pair[1], now_s)]:
             return for_replica[:limit], None
-        ready: Sequence[Request] = tuple(queue.waiting)
+        ready: Sequence[TaskRequest] = tuple(queue.waiting)
         if apart:
             ready = [request for request, (robot, _) in queue.waiting.items() if robot not in apart]
         if passed:
@@ -157,7 +158,8 @@ class Dispatcher:
         batch = self.rule.next(one.name, ready, now_s)
         if batch is None:
             return [], None
-        return [queue.waiting[request] for request in batch.requests][:limit], batch
+        requests = cast("tuple[TaskRequest, ...]", batch.requests)
+        return [queue.waiting[request] for request in requests][:limit], batch
 
     def _is_for(self, one: Replica, pending: PendingRequest, now_s: float) -> bool:
         """Return whether a request that was observed again is this replica's: it was called for it, or the
@@ -205,7 +207,7 @@ class Dispatcher:
         return one.room() + (due_s - now_s <= self._call_s) - called
 
 
-def _others(place: Place, passed: set[Request]) -> list[Pair]:
+def _others(place: Place, passed: set[TaskRequest]) -> list[Pair]:
     """Return the requests, in order, that were not handled yet and are not being observed again."""
     return [
         (robot, pending)
@@ -266,7 +268,7 @@ def begin(
     robot.task.dispatched(now_s)
     if not pending.lost:  # a chunk that is computed again costs no more
         robot.spend(burst, now_s)
-    pending.request.begun, pending.request.begun_s = True, now_s
+    pending.request.status, pending.request.begun_s = Status.RUNNING, now_s
     request = pending.asked
     future = one.serve(request.round, request.observation)
     pending.work = Work(one, request, future, now_s, pending.until_s, pending.observed_s, batch, behind_s)

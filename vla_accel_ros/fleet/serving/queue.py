@@ -13,12 +13,12 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from vla_accel_ros.engine.request import Request
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot
+from vla_accel_ros.fleet.task import TaskRequest
 
 Pair = tuple[Robot, PendingRequest]
-Place = dict[Request, Pair]
+Place = dict[TaskRequest, Pair]
 
 
 class Queue:
@@ -29,7 +29,7 @@ class Queue:
         self.called: Place = {}
         self.urgent: Place = {}
         self.working: Place = {}
-        self._places: dict[Request, Place] = {}
+        self._places: dict[TaskRequest, Place] = {}
         self._due: list[tuple[float, int, Pair]] = []
         self._numbers, self._entries = itertools.count(), itertools.count()
 

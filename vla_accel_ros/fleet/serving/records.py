@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.forecast import Rhythm
 from vla_accel_ros.fleet.admission.verdict import Verdict
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica, Served
 from vla_accel_ros.fleet.serving.rhythms import Asked
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 from vla_accel_ros.types import Chunk
 
 Order = tuple[int, int, int]
@@ -71,7 +71,7 @@ class PendingRequest:
     """
 
     asked: ChunkRequest
-    request: Request
+    request: TaskRequest
     first_s: float
     until_s: float
     observed_s: float

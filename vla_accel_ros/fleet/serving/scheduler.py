@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Pace
 from vla_accel_ros.fleet.admission.forecast import Forecast, Rhythm, at_once
 from vla_accel_ros.fleet.protocol import ChunkRequest, RobotDescription
 from vla_accel_ros.fleet.replicas.replica import Replica
@@ -37,7 +37,7 @@ from vla_accel_ros.fleet.serving.records import (
     report_of,
 )
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 _LOG = logging.getLogger(__name__)
 
@@ -240,15 +240,16 @@ class FleetScheduler:
         if old is not None and old.asked.round == request.round:
             old.asked, old.until_s, old.observed_s, old.calling = request, until_s, now_s - age_s, False
             old.request.priority = self._priority(robot, request)
-            old.request.submitted_s, old.request.within_s = now_s, within_s
+            old.request.submitted_s, old.request.pace = now_s, Pace(math.inf, within_s)
             self._queue.place(robot)
             return
         if old is not None:
             robot.counts.replaced += 1
             self._completion.cancel(robot)
         robot.asked.note(now_s, request.remaining * robot.step_dt_s)
-        queued = Request(ACT, robot.name, task=robot.task, priority=self._priority(robot, request))
-        queued.within_s = within_s
+        assert robot.task is not None
+        queued = TaskRequest(Act(), robot.name, task=robot.task, priority=self._priority(robot, request))
+        queued.pace = Pace(math.inf, within_s)
         queued.submitted_s, queued.instruction = now_s, request.observation.instruction
         robot.pending = PendingRequest(request, queued, now_s, until_s, now_s - age_s)
         self._queue.place(robot)

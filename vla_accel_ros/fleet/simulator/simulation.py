@@ -16,13 +16,14 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, MicroBatch, Request
+from vla_accel_ros.engine.request import Act, MicroBatch, Pace, Status
 from vla_accel_ros.fleet.rules.rule import SERVE, FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.simulator.robot import Robot
 from vla_accel_ros.fleet.simulator.workloads import Script
-from vla_accel_ros.fleet.task import Task
+from vla_accel_ros.fleet.task import Task, TaskRequest
 
 REQUEST, ANSWER, END, WAKE, LATE, CALL = range(6)
 MOST_LATE = 30_000
@@ -100,10 +101,10 @@ class Simulation:
         self._lead_s = first.serves_s(1) + 2 * self._settings.link_s if lead_s is None else lead_s
         self._events: list[tuple[float, int, int, object]] = []
         self._number = 0
-        self._pending: dict[Request, Robot] = {}
+        self._pending: dict[TaskRequest, Robot] = {}
         self._idle = dict.fromkeys(self._replicas, True)
         self._computed = dict.fromkeys(self._replicas, (-math.inf, -math.inf))  # last batch: start, end
-        self._called: dict[str, Request] = {}  # request for which a replica is reserved
+        self._called: dict[str, TaskRequest] = {}  # request for which a replica is reserved
         self._wakes_s = math.inf
         self._late_in_a_row = 0
         self._next_tasks: list[Script] = []
@@ -156,11 +157,11 @@ class Simulation:
         robot.observe(sent_s)
         executed_s, left_s = robot.told(sent_s)
         robot.task.told(now_s, executed_s, left_s, robot.stalled_s)
-        request = Request(ACT, robot.name, task=robot.task, priority=robot.task.priority)
-        request.submitted_s, request.within_s = now_s, self._settings.within_s
+        request = TaskRequest(Act(), robot.name, task=robot.task, priority=robot.task.priority)
+        request.submitted_s, request.pace = now_s, Pace(math.inf, self._settings.within_s)
         self._pending[request] = robot
-        if math.isfinite(request.within_s):
-            self._push(now_s + request.within_s, LATE, request)
+        if math.isfinite(request.pace.most_s):
+            self._push(now_s + request.pace.most_s, LATE, request)
         self.outcome.requests += 1
 
     def _dispatch(self, now_s: float) -> None:
@@ -186,15 +187,16 @@ class Simulation:
         waiting = tuple(self._pending)
         batch = self.rule.next(lane, waiting, now_s) if waiting and not self._idle[lane] else None
         if batch is not None:
-            (request,) = batch.requests
+            (request,) = cast("tuple[TaskRequest]", batch.requests)
             if now_s - self._pending[request].observed_s > self._settings.stale_s:
                 self._called[lane] = request
 
     def _serve(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         settings, replica = self._settings, self._replicas[lane]
-        robots, begins_s = [self._pending.pop(request) for request in batch.requests], now_s
-        for request in batch.requests:
-            request.begun = True
+        robots, begins_s = list[Robot](), now_s
+        for request in cast("tuple[TaskRequest, ...]", batch.requests):
+            robots.append(self._pending.pop(request))
+            request.status = Status.RUNNING
         began_s, freed_s = self._computed[lane]
         called_s = now_s if freed_s < now_s else max(began_s, now_s - settings.call_s)
         for robot in robots:
@@ -222,7 +224,7 @@ class Simulation:
         self.rule.ran(batch, now_s - began_s)
         for request, robot in zip(batch.requests, robots, strict=True):
             comes_s = now_s + self._settings.link_s
-            if now_s - request.submitted_s > request.within_s:
+            if now_s - request.submitted_s > request.pace.most_s:
                 robot.task.failed()
                 self._ask_again(robot, 1, now_s)
                 continue
@@ -240,7 +242,7 @@ class Simulation:
         if self._next_tasks:
             self._begin(self._next_tasks.pop(), robot.name, robot.task.number + 1, now_s)
 
-    def _late(self, request: Request, now_s: float) -> None:
+    def _late(self, request: TaskRequest, now_s: float) -> None:
         robot = self._pending.pop(request, None)
         if robot is not None:
             self._ask_again(robot, 0, now_s)

@@ -14,8 +14,8 @@ from vla_accel_ros.control.chunking.guidance import Guiding
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import Pace
 from vla_accel_ros.engine.session import Session, session_of
-from vla_accel_ros.engine.streaming.ports import Pace
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
 from vla_accel_ros.nodes.declare import given, value

@@ -24,7 +24,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import Prefix
-from vla_accel_ros.engine.request import ACT, Request
+from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
@@ -220,8 +220,8 @@ class _Thinker:
     def think(self, prefix: Prefix, frame: int) -> None:
         """Compute a chunk."""
         timing, scheduler = self._session.timing, self._session.engine.scheduler
-        request = Request(ACT, prefix.robot, prefix=prefix, noise=self._noise(prefix.stamp_ns))
-        request.on_begin = None if self._chunking is None else self._chunking.begin
+        begin = None if self._chunking is None else self._chunking.begin
+        request = Request(Act(noise=self._noise(prefix.stamp_ns), on_begin=begin), prefix.robot, prefix)
         scheduler.wait(scheduler.submit(request))
         self._limit(request, prefix)
         self._session.watch(prefix, cast(Chunk, request.result))
