@@ -84,6 +84,20 @@ def test_it_moves_by_the_server_chunks_rests_when_it_is_gone_and_finds_it_again(
     assert not arm.rejected
 
 
+def test_in_mode_rtc_a_server_is_sent_what_is_executed(start, operator, arm, cameras, tmp_path: Path) -> None:
+    text, wave = Path(demo_contract()).read_text(), Wave(6)
+    (tmp_path / "robot.yaml").write_text(text + "keys: {continues: true}\n")
+    with serving(wave) as server:
+        start("trajectory", autostart=True, mode="rtc")
+        options = {"engine": "openpi", "server_url": f"ws://127.0.0.1:{server.port}"}
+        start("openpi_inference", autostart=True, contract=str(tmp_path / "robot.yaml"), **options)
+        operator.instruct("wave")
+        operator.wait(lambda: any(request.get("delay") for request in wave.requests), 90.0, "a delay")
+    continued = next(request for request in wave.requests if request.get("delay"))
+    assert continued["action_prefix"].shape[1] == 6 and len(continued["action_prefix"]) > continued["delay"]
+    assert not arm.rejected
+
+
 @pytest.mark.parametrize(
     ("keys", "fact"), [("openpi-droid", "velocities"), ("openpi-aloha", "base_0_rgb"), ("", "/nowhere/token")]
 )

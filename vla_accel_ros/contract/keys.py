@@ -31,8 +31,9 @@ class Keys:
 
     Of a client: size, the side of the pictures that it sends, 0 for the camera's; channels_first; turned, by
     half a turn; single, whether the state is float32; constants and blank, what it sends besides: values, and
-    black pictures. dialect: the form of requests and answers. answers: what an action is, as a contract
-    names it: joints (absolute positions), velocities of them, hands or twist; "" for what the contract says.
+    black pictures. continues: whether the server takes delay and action_prefix. dialect: the form of requests
+    and answers. answers: what an action is, as a contract names it: joints (absolute positions), velocities
+    of them, hands or twist; "" for what the contract says.
     """
 
     images: Mapping[str, Path]
@@ -46,6 +47,7 @@ class Keys:
     single: bool = False
     constants: Mapping[Path, Any] = field(default_factory=dict)
     blank: tuple[Path, ...] = ()
+    continues: bool = False
     dialect: str = OPENPI
     answers: str = ""
 
@@ -153,6 +155,8 @@ def read_keys(file: Fields, images: Sequence[str]) -> Keys:
         changes["channels_first"] = fields.choice("layout", ("hwc", "chw")) == "chw"
     if fields.has("turned"):
         changes["turned"] = fields.flag("turned")
+    if fields.has("continues"):
+        changes["continues"] = fields.flag("continues")
     if fields.has("constants"):
         changes["constants"] = {**keys.constants, **_constants(fields)}
     if fields.has("blank"):

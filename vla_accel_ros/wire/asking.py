@@ -15,6 +15,7 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.keys import HANDS, JOINTS, TWIST, VELOCITIES
 from vla_accel_ros.types import Chunk, Observation
+from vla_accel_ros.wire.continuing import Continuing
 from vla_accel_ros.wire.dialects import ServerError
 from vla_accel_ros.wire.keys import split, write
 
@@ -50,16 +51,24 @@ def check_keys(contract: Contract) -> None:
             f"the contract has the images {unknown}, but its keys have {list(keys.images)}: give each "
             "camera's `image` one of these, or write keys: images: {IMAGE: KEY}"
         )
+    if keys.continues and contract.layout is not None:
+        raise ValueError(
+            f"keys.continues is for positions of joints, but the contract's actions are {actions}"
+        )
     split(keys, np.zeros(len(contract.state_names)))
 
 
 class Asking:
-    """Makes chunks of observations. deadline_s: of an answer, 0 for as long as it would be of use. Raises
-    ValueError if the contract's keys do not fit it."""
+    """Makes chunks of observations. deadline_s: of an answer, 0 for as long as it would be of use.
+    continuing: used if the contract's server continues chunks. Raises ValueError if the contract's keys do
+    not fit it."""
 
-    def __init__(self, contract: Contract, client: Client, deadline_s: float) -> None:
+    def __init__(
+        self, contract: Contract, client: Client, deadline_s: float, continuing: Continuing | None = None
+    ) -> None:
         check_keys(contract)
         self._contract, self._client = contract, client
+        self.continuing = continuing if contract.keys.continues else None
         self._deadline_s = min(deadline_s or contract.chunk.max_age_s, contract.chunk.max_age_s)
         self._number = 0
 
@@ -69,7 +78,8 @@ class Asking:
         contract = self._contract
         request = write(contract.keys, observation.images, observation.state, observation.instruction)
         observation.check_intact()
-        actions = self._client.infer(request, self._deadline_s)
+        continued = {} if self.continuing is None else self.continuing.request(observation)
+        actions = self._client.infer(request | continued, self._deadline_s)
         joints = len(contract.action_names)
         if actions.shape[1] != joints:
             raise ServerError(
@@ -78,7 +88,7 @@ class Asking:
         if now_ns() - observation.stamp_ns > contract.chunk.max_age_s * 1e9:
             raise TimeoutError(f"an answer came later than chunk.max_age_s, {contract.chunk.max_age_s:g} s")
         self._number += 1
-        return Chunk(
+        chunk = Chunk(
             actions=actions,
             stamp_ns=observation.stamp_ns,
             step_dt_s=contract.chunk.step_dt_s,
@@ -87,3 +97,6 @@ class Asking:
             update_magnitudes=np.zeros(len(actions), np.float32),
             state=np.asarray(observation.state, np.float32),
         )
+        if self.continuing is not None:
+            self.continuing.made(chunk, observation.instruction, continued, now_ns())
+        return chunk

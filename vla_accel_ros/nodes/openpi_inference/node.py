@@ -16,6 +16,7 @@ from pathlib import Path
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.chunking.guidance import Execution
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.inference.observing import ObservingNode
@@ -36,7 +37,7 @@ class OpenpiInferenceNode(ObservingNode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._failure = Throttled(self, AGAIN_S)
+        self._failure, self._conflict = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -44,6 +45,7 @@ class OpenpiInferenceNode(ObservingNode):
         try:
             from vla_accel_ros.wire.asking import Asking
             from vla_accel_ros.wire.client import PolicyClient
+            from vla_accel_ros.wire.continuing import Continuing
         except ImportError as error:
             raise ValueError(
                 f"engine: {OPENPI} needs {error.name}: pip install msgpack 'websockets>=13'"
@@ -52,7 +54,8 @@ class OpenpiInferenceNode(ObservingNode):
         file = value(self, "server_token_file")
         token = Path(file).read_text().strip() if file else ""
         self._client = PolicyClient(value(self, "server_url"), token, contract.keys.dialect)
-        self._asking = Asking(contract, self._client, value(self, "server_deadline_s"))
+        continuing = Continuing(value(self, "rtc_mask_horizon"), value(self, "rtc_delivery_s"))
+        self._asking = Asking(contract, self._client, value(self, "server_deadline_s"), continuing)
         self._period_s = 1.0 / value(self, "server_hz")
         self._answer_s = 0.0
         self._ingest = Ingest(contract, self.image_hint, page_lock=False)
@@ -77,6 +80,18 @@ class OpenpiInferenceNode(ObservingNode):
         super().release()
         for name in ("_client", "_asking", "_ingest"):
             self.__dict__.pop(name, None)
+
+    def executed(self, execution: Execution) -> None:
+        as_they_are = execution.mode == "rtc"
+        if self._asking.continuing is not None:
+            running = as_they_are and execution.state == "running"
+            self._asking.continuing.executed(running, execution.lead_s, execution.beginning)
+        elif as_they_are:
+            self._conflict.warning(
+                "the trajectory node runs in mode rtc, which does not crossfade, but this server is not "
+                "asked to continue chunks: set mode to blend, or, if it can, keys: continues: true in the "
+                "contract"
+            )
 
     def chunk_statuses(self) -> Sequence[DiagnosticStatus]:
         problem = self.inputs.failed
