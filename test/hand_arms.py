@@ -142,3 +142,17 @@ def load(folder: Path, written: str, urdf: str = "") -> Contract:
     file = folder / "robot.yaml"
     file.write_text(written)
     return Contract.load(file)
+
+
+def with_shapes(urdf: str) -> str:
+    """The UR5e with a capsule's place in forearm and upper arm, a box as base and a ball as hand."""
+    shapes = {
+        "l0": ("0 0 0.05", '<box size="0.3 0.3 0.1"/>'),
+        "l2": ("-0.21 0 0.13", '<box size="0.3 0.08 0.08"/>'),
+        "l3": ("-0.2 0 0.02", '<box size="0.3 0.07 0.07"/>'),
+        "l6": ("0 0 0", '<sphere radius="0.05"/>'),
+    }
+    for link, (xyz, shape) in shapes.items():
+        collision = f'<collision><origin xyz="{xyz}"/><geometry>{shape}</geometry></collision>'
+        urdf = urdf.replace(f'<link name="{link}"/>', f'<link name="{link}">{collision}</link>')
+    return urdf

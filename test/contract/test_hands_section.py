@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,16 @@ from hand_arms import EXPLICIT, load, text, ur5e
 
 from vla_accel_ros.contract.findings import ERROR, OK
 from vla_accel_ros.contract.model_check import judge, read_model
+from vla_accel_ros.models.checkpoints.description import Description
 
 SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
+
+
+def one_image() -> Description:
+    model = read_model(SIM_POLICY)
+    config: Any = model.config
+    return replace(model, config=replace(config, image_names=("base_0_rgb",)))
+
 
 ANGLES = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4])
 
@@ -90,13 +99,12 @@ def test_velocity_of_a_joint_is_in_units_of_the_policy(tmp_path):
 
 def test_model_of_a_hand_fits_a_contract_of_hands_and_one_of_joints_does_not(tmp_path):
     """LIBERO's numbers: a state of 8, actions of 7 about zero."""
-    model = read_model(SIM_POLICY)
+    model = one_image()
     numbers = np.array([[-0.1] * 7, [0.1] * 7])
     state = np.array(
         [[-0.8, -0.5, 0.0, -3.2, -3.2, -3.2, 0.0, -0.04], [0.8, 0.5, 0.6, 3.2, 3.2, 3.2, 0.04, 0.0]]
     )
     libero = replace(model, state=state, actions=numbers, any_camera=True, relative=None)
-    libero = replace(libero, config=replace(model.config, image_names=("base_0_rgb",)))
     finger = "acceleration: 2, unit: m, pair: true, action_map: {robot: [0.04, 0.0], policy: [-1, 1]}"
     fits = judge(libero, load(tmp_path, text("preset: libero, ", finger)))
     assert [finding.level for finding in fits] == [OK]
@@ -111,7 +119,7 @@ def test_model_of_a_hand_fits_a_contract_of_hands_and_one_of_joints_does_not(tmp
 
 def test_statistics_about_zero_fit_velocities(tmp_path):
     """As they contradict absolute targets."""
-    model = read_model(SIM_POLICY)
+    model = one_image()
     moments = np.array([[0.6, 0.02], [0.1, 0.01]])
     droid = replace(
         model,
@@ -129,5 +137,5 @@ def test_statistics_about_zero_fit_velocities(tmp_path):
             "",
         )
         contract = load_plain(tmp_path, f"actions: joints\n{written}")
-        found = judge(replace(droid, config=replace(model.config, image_names=("base_0_rgb",))), contract)
+        found = judge(droid, contract)
         assert max(f.level == ERROR for f in found) == (level == ERROR), found

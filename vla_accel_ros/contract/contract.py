@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from vla_accel_ros.contract import readers, urdf
 from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
-from vla_accel_ros.contract.hands import Columns, make_arms, read_hands
+from vla_accel_ros.contract.hands import Columns, make_arms, read_collisions, read_hands
 from vla_accel_ros.contract.keys import Keys, read_keys
 from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
@@ -37,6 +37,7 @@ from vla_accel_ros.contract.parts import (
 from vla_accel_ros.contract.teleop import read_teleop
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.hand import Hand
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import TURN
@@ -76,6 +77,7 @@ class Contract:
     actions_given: bool = False
     keys: Keys = field(default_factory=lambda: Keys({}))
     hands: tuple[tuple[Hand, Arm], ...] = ()
+    collisions: Collisions | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -130,16 +132,19 @@ class Contract:
             force=read_force(file.child("force")) if file.has("force") else None,
             actions_given=file.contains("actions"),
         )
-        contract = replace(contract, keys=read_keys(file, [camera.image for camera in contract.cameras]))
+        contract = replace(
+            contract,
+            keys=read_keys(file, [camera.image for camera in contract.cameras]),
+            collisions=read_collisions(file, limits, contract.joints, contract.home),
+        )
         if file.has("teleop"):
-            teleop = read_teleop(file.child("teleop"), contract.joints, limits.text)
-            contract = replace(contract, teleop=teleop)
+            teleop = file.child("teleop")
+            contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text))
         file.close()
         _check_names(file, contract)
         _check_twist(file, contract)
         _check_home(file, contract)
-        if hands and all(map(file.valid, ("joints", "hands", "urdf"))):
-            contract = replace(contract, hands=make_arms(file, hands, limits.text, contract.joints))
+        contract = replace(contract, hands=make_arms(file, hands, limits.text, contract.joints))
         if contract.force is not None:
             force = check_force(file, contract.force, contract.joints, actions == "twist")
             contract = replace(contract, force=force)
@@ -303,16 +308,13 @@ def _check_twist(file: Fields, contract: Contract) -> None:
         fix = "give one of controllers kind: servo_twist"
         file.refuse("actions", "twist", "has no controller that takes twists", fix)
     if contract.actions != "twist" and turning:
-        path, problem = (
-            f"controllers[{turning[0]}].kind",
-            "moves by twists, but the policy's actions are joints",
-        )
-        file.refuse(path, "servo_twist", problem, "write actions: twist, or kind: servo_joint")
+        problem, fix = "moves by twists, and actions are none", "write actions: twist, or kind: servo_joint"
+        file.refuse(f"controllers[{turning[0]}].kind", "servo_twist", problem, fix)
     if contract.actions == "twist" and contract.teleop is not None:
         file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
     if len(turning) > 1:
-        path = f"controllers[{turning[1]}].kind"
-        file.refuse(path, "servo_twist", "is there twice, but an action has one twist", "keep one of them")
+        problem = "is there twice, but an action has one twist"
+        file.refuse(f"controllers[{turning[1]}].kind", "servo_twist", problem, "keep one of them")
 
 
 def _check_home(file: Fields, contract: Contract) -> None:

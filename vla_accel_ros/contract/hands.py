@@ -18,7 +18,9 @@ import numpy as np
 
 from vla_accel_ros.contract.fields import Fields
 from vla_accel_ros.contract.parts import NAME, NAME_FORM, Joint
+from vla_accel_ros.contract.readers import RobotLimits
 from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, PRESETS, RELATIVE_TO, TOOL, Box, Hand
 from vla_accel_ros.control.kinematics.rotations import AXES
 from vla_accel_ros.control.limits.joint_limits import JointLimits
@@ -81,6 +83,8 @@ def make_arms(
 ) -> tuple[tuple[Hand, Arm], ...]:
     """Each hand with its arm; none after a mistake."""
     arms: list[tuple[Hand, Arm]] = []
+    if not (hands and all(map(file.valid, ("joints", "hands", "urdf")))):
+        return ()
     names, limits = [joint.name for joint in joints], JointLimits.of(joints)
     for hand in hands:
         try:
@@ -95,6 +99,28 @@ def make_arms(
             )
         arms.append((hand, arm))
     return tuple(arms)
+
+
+def read_collisions(
+    file: Fields, robot: RobotLimits, joints: Sequence[Joint], home: Mapping[str, float]
+) -> Collisions | None:
+    """The section `collisions`, which has a margin in metres; None without it, or after a mistake."""
+    if not file.has("collisions"):
+        return None
+    fields = file.child("collisions")
+    margin_m = fields.number("margin_m", least=0.0)
+    fields.close()
+    if robot.file is None:
+        file.missing("urdf", "add it: collisions need the robot's description")
+    valid = all(map(file.valid, ("joints", "home", "urdf", "collisions")))
+    if not valid or robot.file is None or not robot.file.is_file():  # the text alone has no meshes
+        return None
+    free = {joint.name: home.get(joint.name, (joint.lower + joint.upper) / 2) for joint in joints}
+    try:
+        return Collisions(robot.text, robot.file.parent, free, margin_m)
+    except ValueError as problem:
+        file.refuse("collisions", margin_m, "cannot be looked at", str(problem))
+        return None
 
 
 class Columns:

@@ -12,6 +12,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import Limited
 from vla_accel_ros.control.outputs.output import Controller
@@ -51,6 +52,8 @@ class Contract(Protocol):
     def twist(self) -> Any: ...
     @property
     def force(self) -> Any: ...
+    @property
+    def collisions(self) -> Collisions | None: ...
     @property
     def layout(self) -> Layout | None: ...
     @property

@@ -63,7 +63,8 @@ class Robot:
         layout, limits = contract.layout, JointLimits.of(contract.action_joints)
         self._rows = None if layout is None else Rows(layout, limits, options.mode == "block")
         hands = () if layout is None else layout.hands
-        self._guard = HandGuard(hands, limits) if hands else None
+        collisions = contract.collisions
+        self._guard = HandGuard(hands, limits, collisions) if hands or collisions else None
 
     def begin(self) -> None:
         """Start without knowledge of the motion, and command nothing.

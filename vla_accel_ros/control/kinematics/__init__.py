@@ -2,5 +2,5 @@
 
 rotations: the forms in which policies give rotations; arm: the joints between two links, forwards and
 backwards; hand: what the numbers of a hand mean; rows: a chunk's rows as targets of joints; guard: limits of
-hands on a trajectory.
+hands on a trajectory; collisions: of a robot with itself.
 """

@@ -1,4 +1,5 @@
-"""Limits of hands on a trajectory of joints: the speed of each tip, and the box that it stays in.
+"""Limits of hands on a trajectory of joints: the speed of each tip, and the box that it stays in; and whether
+the robot touches itself.
 
 The trajectory is looked at every LOOK_S, and where the joints would come to rest from there: a stop may begin
 at any time. A hand that is out of its box already, because others moved it, may only go towards it.
@@ -12,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_accel_ros.control.kinematics.arm import Arm
+from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.hand import Hand
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
@@ -21,15 +23,23 @@ LOOK_S = 0.005
 _BETWEEN = 0.99
 """Share of a speed that may be used, for what is between two looks."""
 _OUT_M = 1e-4
+_EVERY = 4
+"""Of so many looks one is for collisions, which take longer than poses."""
 _TRIES, _MARGIN = 12, 1.02
 """Tries to slow the joints down for a hand, and by how much more than in proportion."""
 
 
 class HandGuard:
-    """hands: each with its arm. limits: of all joints of the trajectories."""
+    """hands: each with its arm. limits: of all joints of the trajectories. collisions: of the robot with
+    itself, None if they are not looked at."""
 
-    def __init__(self, hands: Sequence[tuple[Hand, Arm]], limits: JointLimits) -> None:
-        self._hands, self._limits = hands, limits
+    def __init__(
+        self,
+        hands: Sequence[tuple[Hand, Arm]],
+        limits: JointLimits,
+        collisions: Collisions | None = None,
+    ) -> None:
+        self._hands, self._limits, self._collisions = hands, limits, collisions
 
     def enforce(
         self,
@@ -41,7 +51,7 @@ class HandGuard:
     ) -> tuple[Trajectory, LimitReport]:
         """As enforce_knots, with the joints so slow that no hand is too fast. Raises ValueError if no slower
         motion keeps the speed of a hand, or the motion leads one out of its box."""
-        if not self._hands:
+        if not self._hands and self._collisions is None:
             return enforce_knots(joints, times_ns, positions, velocities, limits)
         slowed = limits
         for _ in range(_TRIES):
@@ -79,13 +89,18 @@ class HandGuard:
         return highest / _BETWEEN
 
     def check(self, plan: Trajectory) -> None:
-        """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box."""
+        """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box, or two links of
+        the robot into each other."""
         boxed = [(hand, arm) for hand, arm in self._hands if hand.box is not None]
-        if not boxed:
+        if not boxed and self._collisions is None:
             return
         positions, velocities = plan.sample(_looks(plan))
         stop_s = (np.abs(velocities) / self._limits.acceleration).max(axis=1)[:, None]
         rests = np.clip(positions + velocities * stop_s / 2, self._limits.lower, self._limits.upper)
+        if self._collisions is not None:
+            _, links = self._collisions.first(np.concatenate([positions, rests])[::_EVERY], plan.joints)
+            if links:
+                raise ValueError(f"{links} would touch each other: the chunk moves the robot into itself")
         for hand, arm in boxed:
             assert hand.box is not None
             lower, upper = np.array(hand.box.lower), np.array(hand.box.upper)

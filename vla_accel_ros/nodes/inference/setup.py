@@ -87,11 +87,12 @@ def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:
     )
     chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"), contract.turns)
     relative = [hand.name for hand, _ in contract.hands if hand.relative_to == "observation"]
-    if relative and value(node, "rtc"):
+    if relative and value(node, "rtc") != "never":
         reason = f"poses of {', '.join(relative)} are relative to their own chunk's observation"
         node.get_logger().info(f"chunks are not guided by those before: {reason}")
-    guided = value(node, "rtc") and not relative
-    return Guiding(chunking, guided, "staggered" if engine.config.staggered else "")
+    return Guiding(
+        chunking, "never" if relative else value(node, "rtc"), "staggered" if engine.config.staggered else ""
+    )
 
 
 def session(node: ManagedNode, engine: Engine, load: Load, contract: Contract) -> Session:
