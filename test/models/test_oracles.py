@@ -17,6 +17,7 @@ import pytest
 import torch
 from closeness import rounding
 from groot_oracle import GrootOracle, groot_names
+from openvla_oft_oracle import OFTOracle, oft_names
 from openvla_oracle import OpenVLAOracle
 from oracle import FOLDER, Oracle, fixture_names
 from oracle_agreement import agree, bound, distance, in_half
@@ -28,11 +29,13 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import prefix_weights
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.model import is_unused
+from vla_accel_ros.models.openvla_oft.pictures import crop, resize_lanczos, through_jpeg
 from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")
 GROOT_NAMES = groot_names()
+OFT_NAMES = oft_names()
 
 
 @cache
@@ -90,6 +93,16 @@ def pi_fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return PiFastOracle.load(request.param, tmp_path_factory.mktemp("pi_fast") / "folder")
 
 
+@cache
+def load_oft(name: str, device: str) -> OFTOracle:
+    return OFTOracle.load(name, device)
+
+
+@pytest.fixture(params=OFT_NAMES)
+def oft(request: pytest.FixtureRequest, device: str) -> OFTOracle:
+    return load_oft(request.param, device)
+
+
 @pytest.fixture(autouse=True)
 def without_gradients() -> object:
     with torch.no_grad():
@@ -97,7 +110,7 @@ def without_gradients() -> object:
 
 
 def test_there_is_something_to_compare_with() -> None:
-    assert NAMES or OPENVLA_NAMES or GROOT_NAMES or xvla_names() or pi_fast_names(), (
+    assert NAMES or OPENVLA_NAMES or GROOT_NAMES or OFT_NAMES or xvla_names() or pi_fast_names(), (
         f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors), "
         "and no folder with oracle.json"
     )
@@ -372,3 +385,42 @@ def test_pi_fast_tokens_of_actions(pi_fast: PiFastOracle) -> None:
         assert np.abs(fast.decode(tokens, horizon, dims) - decoded.numpy()).max() < 1e-9
     truncated = fast.decode(pi_fast["fast_truncated_tokens"].tolist(), horizon, dims)
     assert np.abs(truncated - pi_fast["fast_truncated_decoded"].numpy()).max() < 1e-9
+
+
+def test_openvla_oft_from_pixels_to_actions(oft: OFTOracle) -> None:
+    agree(oft, OFTOracle.image_tokens, oft["projected"])
+    agree(oft, OFTOracle.hidden, oft["lm_final"])
+    agree(oft, OFTOracle.raw, oft["actions_normalised"])
+
+
+def test_openvla_oft_words_state_and_units(oft: OFTOracle) -> None:
+    words, prompt = oft.words().tolist(), oft["input_ids"].tolist()
+    assert words[: len(prompt)] == prompt and words == oft["sequence_tokens"][0, : len(words)].tolist()
+    state = oft.policy.normalized_state(oft.arrays["state"])
+    assert distance(state, oft["state_normalised"][0].cpu()) <= rounding(state)
+    actions = oft.policy.actions(oft["actions_normalised"][0], oft.arrays["state"])
+    recorded = oft["actions"].cpu().float()
+    assert distance(torch.from_numpy(actions), recorded) <= rounding(recorded)
+
+
+def test_openvla_oft_pictures(oft: OFTOracle) -> None:
+    """All is the reference's but its JPEG decoder, of which Pillow's is a few levels off."""
+    size = oft.policy.image_size
+    for index in range(len(oft.policy.config.image_names)):
+        image = oft.arrays[f"image_{index}"]
+        if f"decoded_{index}" in oft.arrays:
+            assert _levels(through_jpeg(image), oft.arrays[f"decoded_{index}"]) <= 16
+            resized = resize_lanczos(oft.arrays[f"decoded_{index}"], size)
+            assert _levels(resized, oft.arrays[f"resized_{index}"]) == 0
+        assert _levels(crop(oft.arrays[f"resized_{index}"]), oft.arrays[f"cropped_{index}"]) <= 1
+
+
+def _levels(ours: np.ndarray, recorded: np.ndarray) -> int:
+    return int(np.abs(ours.astype(int) - recorded.astype(int)).max())
+
+
+def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str) -> None:
+    half, config = OFTOracle.load(oft.name, device, "bfloat16"), oft.policy.config
+    in_half(half.image_tokens(), oft["projected"], config.dino.depth)
+    in_half(half.hidden(), oft["lm_final"], config.prefix.depth)
+    in_half(half.raw(), oft["actions_normalised"], config.prefix.depth)

@@ -2,7 +2,7 @@
 
 A checkpoint is one `model.safetensors`, or several files with an index. Names, shapes and dtypes are read
 from the headers and compared with the model before any weight is read, so that one error can list everything
-that is wrong. Only files inside the folder are opened, and pickled files never: an index or link that leads
+that is wrong. Only files inside the folder are opened, and no pickle is run: an index or link that leads
 elsewhere is refused, except for the links of Hugging Face's cache.
 
 A stored tensor may hold several parameters of a model as consecutive rows, if the file's header says so
@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vla_accel_ros.models.checkpoints.torch_file import TorchFile
 from vla_accel_ros.models.json_file import check_pointer, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -87,8 +88,11 @@ it."""
 
 
 def open_weights(file: Path) -> Any:
-    """Open and map a safetensors file. Raises ValueError if it is incomplete or malformed."""
+    """Open and map a safetensors file, or one of torch.save that a family names. Raises ValueError if it is
+    incomplete or malformed."""
     check_pointer(file)
+    if file.suffix == ".pt":
+        return TorchFile(file)
     try:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")

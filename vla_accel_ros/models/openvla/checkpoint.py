@@ -99,8 +99,8 @@ def read_openvla_config(contents: Contents) -> OpenVLAConfig:
         parts.append(code)
     for part in parts:
         raise ValueError(
-            f"{part} belongs to an OpenVLA-OFT, which is not computed here, and the tokens of its "
-            "language stack mean nothing; give the folder of an OpenVLA without such parts."
+            f"{part} belongs to an OpenVLA-OFT, whose action head is not here, and the tokens of its "
+            "language stack mean nothing; copy the head (action_head--*.pt), too."
         )
     check_merged(contents.folder, contents.tensors)
     return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla, check_settings)

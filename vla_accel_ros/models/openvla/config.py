@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_whole, read_fields, read_names
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
@@ -44,10 +44,13 @@ class OpenVLAConfig:
     image_names: tuple[str, ...] = ("image_primary",)
     kind: str = "openvla"
 
+    KIND: ClassVar[str] = "openvla"
+    OR_ZERO: ClassVar[tuple[str, ...]] = ("registers",)
+
     def __post_init__(self) -> None:
-        if self.kind != "openvla":
-            raise ValueError(f"kind is '{self.kind}'; these are the sizes of 'openvla'.")
-        check_whole(self, "config", or_zero=("registers",))
+        if self.kind != self.KIND:
+            raise ValueError(f"kind is '{self.kind}'; these are the sizes of '{self.KIND}'.")
+        check_whole(self, "config", or_zero=self.OR_ZERO)
         for name in ("image_size", "patch"):
             if getattr(self.dino, name) != getattr(self.siglip, name):
                 raise ValueError(
@@ -59,8 +62,7 @@ class OpenVLAConfig:
                 raise ValueError(
                     f"{name}.depth is {tower.depth}; the last block is unused, so give 2 or more."
                 )
-        if len(self.image_names) != 1:
-            raise ValueError(f"image_names is {self.image_names}; give exactly one name.")
+        self._check_cameras()
         if not 2 <= self.bins <= self.action_vocab <= self.vocab:
             raise ValueError(
                 f"bins {self.bins}, action_vocab {self.action_vocab}, vocab {self.vocab}: the action tokens "
@@ -69,6 +71,10 @@ class OpenVLAConfig:
         space = self.space_token
         if space is not None and (type(space) is not int or not 0 <= space < self.vocab):
             raise ValueError(f"space_token is {space!r}; give an id below vocab {self.vocab}, or null.")
+
+    def _check_cameras(self) -> None:
+        if len(self.image_names) != 1:
+            raise ValueError(f"image_names is {self.image_names}; give exactly one name.")
 
     @cached_property
     def chain(self) -> Chain:

@@ -37,16 +37,8 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     Raises ValueError if there are none, if there are several and `dataset` is None, or if a number is
     invalid.
     """
-    file, where, data = _statistics(folder)
-    datasets = sorted(data)
-    if dataset is None and len(datasets) == 1:
-        dataset = datasets[0]
-    if dataset is None or dataset not in datasets:
-        request = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
-        mend = f"name one of {datasets}" if datasets else "copy the published file"
-        raise ValueError(f"{file} has statistics of {len(datasets)} datasets and {request}; {mend}.")
-    where = f"{file}: {where}{dataset}.action"
-    action = data[dataset].get("action") if isinstance(data[dataset], dict) else None
+    where, data = chosen_statistics(folder, dataset)
+    where, action = f"{where}.action", data.get("action")
     entry = action if isinstance(action, dict) else {}
     check_fields(entry, f"{where}: ", ACTION_FIELDS, {})
     low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
@@ -64,6 +56,21 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     if "min" in entry and "max" in entry:
         ends = np.stack([_as_long(entry[name], len(low), f"{where}.{name}") for name in ("min", "max")])
     return ActionStats(low, high, np.array(mask, np.bool_), ends)
+
+
+def chosen_statistics(folder: Path, dataset: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the statistics of one data set, and where they stand. Raises ValueError if there are none, or
+    several and `dataset` is None."""
+    file, where, data = _statistics(folder)
+    datasets = sorted(data)
+    if dataset is None and len(datasets) == 1:
+        dataset = datasets[0]
+    if dataset is None or dataset not in datasets:
+        request = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
+        mend = f"name one of {datasets}" if datasets else "copy the published file"
+        raise ValueError(f"{file} has statistics of {len(datasets)} datasets and {request}; {mend}.")
+    entry = data[dataset]
+    return f"{file}: {where}{dataset}", entry if isinstance(entry, dict) else {}
 
 
 def _as_long(value: Any, size: int, where: str) -> np.ndarray:

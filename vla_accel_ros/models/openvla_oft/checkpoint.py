@@ -1,0 +1,225 @@
+"""Read OpenVLA-OFT's published folders: OpenVLA's files, and one more for each further part.
+
+`action_head--STEP_checkpoint.pt` and `proprio_projector--STEP_checkpoint.pt` are files of torch.save, read as
+data (checkpoints/torch_file.py). A folder that `vla convert` wrote has everything in safetensors. Not read:
+FiLM and its adapters (`vision_backbone--*`), and heads that denoise (`noisy_action_projector--*`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.fields import OURS
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    filled,
+    read_sizes,
+    renamed,
+)
+from vla_accel_ros.models.checkpoints.shards import Part, Stored, check_table, inside, read_headers
+from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.inferred import Shapes
+from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.openvla.model import is_unused
+from vla_accel_ros.models.openvla.sizes import check_settings, infer_openvla
+from vla_accel_ros.models.openvla.stats import chosen_statistics, read_pixel_norm, statistics_names
+from vla_accel_ros.models.openvla_oft.config import PLATFORMS, QUANTILES, OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
+from vla_accel_ros.models.openvla_oft.policy import Bounds, OpenVLAOFTPolicy
+from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+HEAD, PROPRIO = "action_head", "proprio_projector"
+NOT_READ = {"vision_backbone--*": "FiLM", "noisy_action_projector*": "a head that denoises"}
+PARALLEL = "module."
+"""Prefix of the names in files of a training on several GPUs."""
+
+
+def holds(contents: Contents) -> bool:
+    """Return whether the folder is an OpenVLA with an action head."""
+    is_openvla = contents.config.get("model_type") == "openvla" or contents.kind == OpenVLAOFTConfig.KIND
+    head = any(contents.folder.glob(f"{HEAD}--*.pt")) or f"{HEAD}.model.fc1.weight" in contents.tensors
+    return is_openvla and head
+
+
+def read_table(contents: Contents) -> dict[str, Stored]:
+    """Return every tensor by our names. Raises ValueError if a part is there twice, or is not read here."""
+    folder, table = contents.folder, dict(contents.table)
+    for pattern, what in NOT_READ.items():
+        for file in folder.glob(pattern):
+            raise ValueError(
+                f"{file} belongs to {what}, which is not computed here; give a folder without it."
+            )
+    for part in (HEAD, PROPRIO):
+        files = sorted(folder.glob(f"{part}--*.pt"))
+        if len(files) > 1:
+            names = [file.name for file in files]
+            raise ValueError(f"{folder} has {names}; keep the one of the weights' step.")
+        for file in files:
+            for name, stored in read_headers(inside(folder, file)).items():
+                table[f"{part}.{name.removeprefix(PARALLEL)}"] = replace(stored, part=Part(name, 0))
+    return table
+
+
+def read_config(contents: Contents, statistics: str | None = None) -> tuple[OpenVLAOFTConfig, str]:
+    """Return the sizes, and a sentence if some were taken as usual. Raises ValueError if nobody says what no
+    file says, or if it is said twice."""
+    table, word, assumed = read_table(contents), contents.trained_as, ""
+    if OURS in contents.config:
+        if word:
+            raise ValueError(f"{contents.folder / 'config.json'} has {OURS}; give no trained_as ({word!r}).")
+    else:
+        word = word or _platform(contents.folder, statistics)
+        if word not in PLATFORMS:
+            raise ValueError(
+                f"{contents.folder}: no file of an OpenVLA-OFT says how many actions a chunk has and by what "
+                f"they were normalised; trained_as is {contents.trained_as!r}, give one of {list(PLATFORMS)}."
+            )
+        if not contents.trained_as:
+            assumed = f"chunks of {PLATFORMS[word][0]} actions as of {word}, by the data set's name"
+
+    def infer(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAOFTConfig:
+        return _infer({name: stored.shape for name, stored in table.items()}, data, word)
+
+    config = read_sizes(contents, OpenVLAOFTConfig.from_json, infer, check_settings)
+    assert isinstance(config, OpenVLAOFTConfig)
+    return config, assumed
+
+
+def _platform(folder: Path, statistics: str | None) -> str:
+    """The platform whose word is in the data set's name; empty unless it is one."""
+    names = [statistics] if statistics else list(statistics_names(folder))
+    words = {word for word in PLATFORMS for name in names if word in name.lower()}
+    return words.pop() if len(words) == 1 else ""
+
+
+def _infer(shapes: Shapes, data: Mapping[str, Any], word: str) -> OpenVLAOFTConfig:
+    horizon, bounds, images = PLATFORMS[word]
+    width = shapes.get(f"{PROPRIO}.fc1.weight", (0, 0))
+    head = shapes.get(f"{HEAD}.model.fc2.weight")
+    if head is None or len(head) != 2 or len(width) != 2:
+        raise ValueError(f"{HEAD}.model.fc2.weight is {head}; copy the file of the action head again.")
+    return OpenVLAOFTConfig.of(
+        infer_openvla(shapes, data),
+        image_names=images,
+        horizon=horizon,
+        action_dim=head[0],
+        state_dim=width[1],
+        bounds=bounds,
+    )
+
+
+def empty(config: OpenVLAOFTConfig, dtype: torch.dtype = torch.float32) -> OpenVLAOFT:
+    """Return a model of these sizes on `meta`."""
+    with on_meta():
+        return OpenVLAOFT(config).to(dtype)
+
+
+def check(table: Mapping[str, Stored], config: OpenVLAOFTConfig, where: Path) -> OpenVLAOFT:
+    """Return such an empty model. Raises one ValueError that lists every difference."""
+    model = empty(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    unused = "language_model.lm_head.weight"
+    check_table(table, shapes, lambda name: name == unused or is_unused(name, config), where)
+    return model
+
+
+def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
+    """See checkpoint.load_policy. All parameters have the same dtype, as in the reference."""
+    folder, (config, _) = contents.folder, read_config(contents, options.statistics)
+    tokenizer, pixels = load_tokenizer(folder, config.vocab), read_pixel_norm(folder)
+    actions, states = read_bounds(folder, config, options.statistics)
+    mask = options.actions(None, actions.size, str(folder))
+
+    def read_weights() -> OpenVLAOFT:
+        return load_model(read_table(contents), config, contents.weights, options)
+
+    model = options.network(config, str(folder), read_weights)
+    return OpenVLAOFTPolicy(model, tokenizer, actions, states, pixels, mask)
+
+
+def load_model(
+    table: Mapping[str, Stored], config: OpenVLAOFTConfig, where: Path, options: Options
+) -> OpenVLAOFT:
+    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
+    listing every tensor that does not fit."""
+    model = check(table, config, where).to(options.dtype)
+    names = {name: name for name, _ in model.named_parameters()}
+    return filled(model, table, names, where, options, fused_parts(model))
+
+
+def read_bounds(folder: Path, config: OpenVLAOFTConfig, dataset: str | None) -> tuple[Bounds, Bounds | None]:
+    """Return the bounds of actions and, if the network takes one, of the state. Raises ValueError if there
+    are none, or several and no `dataset`."""
+    where, data = chosen_statistics(folder, dataset)
+    actions = _bounds(data, "action", config.bounds, where)
+    return actions, _bounds(data, "proprio", config.bounds, where) if config.state_dim else None
+
+
+def _bounds(data: Mapping[str, Any], field: str, bounds: str, where: str) -> Bounds:
+    entry = data.get(field)
+    entry = entry if isinstance(entry, dict) else {}
+    low, high = (finite_numbers(entry.get(name), f"{where}.{field}.{name}") for name in bounds.split())
+    mask = entry.get("mask", [True] * len(low))
+    whole = isinstance(mask, list) and all(isinstance(flag, bool) for flag in mask)
+    if not whole or not len(low) == len(high) == len(mask) or (high < low).any():
+        raise ValueError(
+            f"{where}.{field}: {bounds} and mask must be as many, the mask true or false, no upper one below "
+            "the lower; compute the statistics again."
+        )
+    return Bounds(low, high, np.array(mask, np.bool_))
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    folder, (config, assumed), missing = contents.folder, read_config(contents, statistics), Missing()
+    table = read_table(contents)
+    bounds = missing.read(read_bounds, folder, config, statistics)
+    missing.read(read_pixel_norm, folder)
+    missing.read(load_tokenizer, folder, config.vocab)
+    missing.read(lambda: check(table, config, contents.weights))
+    actions, states = bounds or (None, None)
+    hand = config.bounds == QUANTILES
+    return Description(
+        folder,
+        "OpenVLA-OFT, safetensors and torch files",
+        config,
+        table,
+        state=_range(states),
+        actions=_range(actions),
+        normalisation="quantiles 1 and 99 %" if hand else "least and greatest",
+        twist=hand,
+        statistics=statistics_names(folder),
+        notes=("pictures are decoded otherwise than in training, by up to 7 levels of 255",),
+        assumed=assumed,
+        missing=tuple(missing.sentences),
+    )
+
+
+def _range(bounds: Bounds | None) -> np.ndarray:
+    """float64 [2, D]: what -1 and 1 stand for."""
+    if bounds is None:
+        return np.zeros((2, 0))
+    ends = np.stack([np.full(bounds.size, -1.0), np.full(bounds.size, 1.0)])
+    return bounds.unnormalize(ends)
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights."""
+    config, _ = read_config(contents)
+    table = read_table(contents)
+    model = check(table, config, contents.weights)
+    return renamed(table, {name: name for name, _ in model.named_parameters()}, fused_parts(model))
+
+
+FORMAT = Format("OpenVLA-OFT", holds, describe, load, weights, asks=True)

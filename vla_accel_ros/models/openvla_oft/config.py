@@ -1,0 +1,76 @@
+"""Sizes of an OpenVLA-OFT: OpenVLA's, and those of its chunk, which no file of a published folder says.
+
+The authors' code takes the length of a chunk and the normalisation from the words libero, bridge or aloha in
+its command line. They are asked for here (`trained_as`), unless the name of the data set has such a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from vla_accel_ros.models.config import check_image_names
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
+from vla_accel_ros.models.openvla.config import OpenVLAConfig
+
+QUANTILES, RANGE = "q01 q99", "min max"
+"""What is mapped to -1 and 1, by the names in the statistics."""
+
+PLATFORMS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "libero": (8, QUANTILES, ("full_image", "wrist_image")),
+    "bridge": (5, QUANTILES, ("full_image",)),
+    "aloha": (25, RANGE, ("full_image", "left_wrist_image", "right_wrist_image")),
+}
+"""The authors' settings: actions in a chunk, bounds, images in the order of training."""
+
+
+@dataclass(frozen=True)
+class OpenVLAOFTConfig(OpenVLAConfig):
+    """A whole OpenVLA-OFT network. image_names: its cameras in the order of training.
+
+    horizon: actions in a chunk. action_dim: numbers of an action. state_dim: of the state, 0 if the network
+    takes none. bounds: QUANTILES or RANGE.
+    """
+
+    image_names: tuple[str, ...] = PLATFORMS["libero"][2]
+    kind: str = "openvla_oft"
+    horizon: int = 8
+    action_dim: int = 7
+    state_dim: int = 8
+    bounds: str = QUANTILES
+
+    KIND: ClassVar[str] = "openvla_oft"
+    OR_ZERO: ClassVar[tuple[str, ...]] = ("registers", "state_dim")
+
+    def _check_cameras(self) -> None:
+        check_image_names(self.image_names)
+        if self.bounds not in (QUANTILES, RANGE):
+            raise ValueError(f"bounds is '{self.bounds}'; use '{QUANTILES}' or '{RANGE}'.")
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The family's micro-requests. Everything attends to everything, so only image tokens are kept; the
+        newest joints go with each chunk."""
+        seen = Leaf("seen", (len(self.image_names) * self.dino.tokens, self.prefix.width))
+        state = ("state",) if self.state_dim else ()
+        return Chain(
+            (
+                MicroRequest("encode", ("pixels",), (seen,)),
+                MicroRequest("forward", ("seen", "words", *state), (Leaf("actions"),), kept="chunk"),
+            )
+        )
+
+    @property
+    def max_tokens(self) -> int:
+        """Largest number of tokens before the actions."""
+        return len(self.image_names) * self.dino.tokens + self.max_prompt + bool(self.state_dim)
+
+    @classmethod
+    def of(cls, openvla: OpenVLAConfig, **changes: Any) -> OpenVLAOFTConfig:
+        """The sizes of an OpenVLA, with those of the chunk."""
+        shared = {name: value for name, value in vars(openvla).items() if name in FIELDS - {"kind"}}
+        return cls(**{**shared, **changes})
+
+
+FIELDS = OpenVLAConfig.__dataclass_fields__.keys()

@@ -1,0 +1,136 @@
+"""OpenVLA-OFT in plain torch (Kim, Finn and Liang, 2025, "Fine-Tuning Vision-Language-Action Models").
+
+Its micro-requests: encode (images to tokens) and chunk (one pass over images, joints, prompt and the rows of
+the actions). OpenVLA's parts and parameter names, without the language head; attention sees everything. The
+rows of actions come in as zeros. An action is read from the hidden states of its numbers, which begin at the
+prompt's last token, one row before the first zero. Parameter names of the two further parts are those of
+their files, below `action_head` and `proprio_projector`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vla_accel_ros.models.layers.llama import Llama
+from vla_accel_ros.models.openvla.model import Projector, VisionBackbone
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+
+STOP = 2
+"""Llama's id of the end, which stood after the actions in training."""
+BLOCKS = 2
+
+
+class LanguageModel(nn.Module):
+    """`language_model`: the stack alone."""
+
+    def __init__(self, config: OpenVLAOFTConfig) -> None:
+        super().__init__()
+        self.model = Llama(config.prefix, config.vocab)
+
+
+class HeadBlock(nn.Module):
+    """A residual block, `ffn`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ffn = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.ffn(x)
+
+
+class HeadStack(nn.Module):
+    """`model` of the action head."""
+
+    def __init__(self, width: int, dims: int) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(dims * width)
+        self.fc1 = nn.Linear(dims * width, width)
+        self.mlp_resnet_blocks = nn.ModuleList(HeadBlock(width) for _ in range(BLOCKS))
+        self.layer_norm2 = nn.LayerNorm(width)
+        self.fc2 = nn.Linear(width, dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.fc1(self.layer_norm1(x)))
+        for block in self.mlp_resnet_blocks:
+            x = block(x)
+        return self.fc2(self.layer_norm2(x))
+
+
+class ActionHead(nn.Module):
+    """hidden [B, H, A * W] -> actions [B, H, A], normalised."""
+
+    def __init__(self, config: OpenVLAOFTConfig) -> None:
+        super().__init__()
+        self.model = HeadStack(config.prefix.width, config.action_dim)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.model(hidden)
+
+
+class ProprioProjector(nn.Module):
+    """A state as one token."""
+
+    def __init__(self, state_dim: int, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, width)
+        self.fc2 = nn.Linear(width, width)
+
+    def forward(self, state: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(state)))
+
+
+class OpenVLAOFT(nn.Module):
+    """An OpenVLA-OFT network of the given sizes, randomly initialised."""
+
+    def __init__(self, config: OpenVLAOFTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vision_backbone = VisionBackbone(config)
+        self.projector = Projector(config.features, config.prefix.width)
+        self.language_model = LanguageModel(config)
+        self.action_head = ActionHead(config)
+        if config.state_dim:
+            self.proprio_projector = ProprioProjector(config.state_dim, config.prefix.width)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.language_model.model.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of its parameters."""
+        return self.language_model.model.dtype
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """pixels float [V, 6, S, S], normalised for each tower -> image tokens [V, patches, W]."""
+        return self.projector(self.vision_backbone(pixels))
+
+    def embed(self, seen: Tensor, words: Tensor, state: Tensor | None) -> Tensor:
+        """image tokens [n, W], prompt int64 [t], state float [S], normalised -> the whole input [1, T, W]:
+        the prompt's first id, images, state, the rest of the prompt, zeros for the actions, the end."""
+        config, table = self.config, self.language_model.model.embed_tokens
+        prompt = table(words)
+        parts = [prompt[:1], seen.to(prompt.dtype)]
+        if config.state_dim:
+            assert state is not None
+            parts.append(self.proprio_projector(state.to(prompt.dtype)[None]))
+        rows = config.horizon * config.action_dim
+        stop = table(words.new_full((1,), STOP))
+        return torch.cat((*parts, prompt[1:], prompt.new_zeros(rows, prompt.shape[1]), stop))[None]
+
+    def hidden(self, embeddings: Tensor) -> Tensor:
+        """[1, T, W] -> the hidden states after the final norm."""
+        positions = torch.arange(embeddings.shape[1], device=embeddings.device)[None]
+        return self.language_model.model(embeddings, positions)[0]
+
+    def chunk(self, seen: Tensor, words: Tensor, state: Tensor | None) -> Tensor:
+        """As `embed` -> actions [H, A], normalised."""
+        config = self.config
+        hidden = self.hidden(self.embed(seen, words, state))
+        rows = config.horizon * config.action_dim
+        read = hidden[:, -rows - 2 : -2]  # from the prompt's last token on; the last zero and the end are not
+        return self.action_head(read.reshape(1, config.horizon, -1))[0]

@@ -1,0 +1,180 @@
+"""An OpenVLA-OFT policy: the network, and the conversion between it and a robot's units.
+
+One forward gives a chunk of normalised numbers; the statistics of its training make a robot's units of them.
+Images go through what they went through in training (pictures.py), on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vla_accel_ros.models.micro_requests import Chain
+from vla_accel_ros.models.openvla.policy import PixelNorm, openvla_prompt
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
+from vla_accel_ros.models.openvla_oft.pictures import prepare
+from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
+from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
+from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.types import Observation
+
+EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is mapped to -1 and 1, float64 [D]; mask bool [D], False where numbers pass as they are."""
+
+    low: np.ndarray
+    high: np.ndarray
+    mask: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """D"""
+        return len(self.low)
+
+    def normalize(self, x: np.ndarray) -> np.ndarray:
+        """[..., D] -> float64 [..., D] in [-1, 1]."""
+        unit = 2.0 * (x - self.low) / (self.high - self.low + EPS) - 1.0
+        return np.clip(np.where(self.mask, unit, x), -1.0, 1.0)
+
+    def unnormalize(self, x: np.ndarray) -> np.ndarray:
+        """Inverse of normalize, without a limit."""
+        return np.where(self.mask, 0.5 * (x + 1.0) * (self.high - self.low + EPS) + self.low, x)
+
+
+@dataclass(frozen=True)
+class OpenVLAOFTPolicy:
+    """The network and its pre- and post-processing. actions_of, states_of: bounds of the data set whose robot
+    is driven; states_of is None if the network takes no state. delta_mask: as in OpenVLAPolicy."""
+
+    model: OpenVLAOFT
+    tokenizer: Tokenizer
+    actions_of: Bounds
+    states_of: Bounds | None
+    pixels: PixelNorm
+    delta_mask: np.ndarray
+
+    time_rule: ClassVar[str] = "openpi"  # unused: it has no flow
+    trained_delay: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        sizes = self.actions_of.size, 0 if self.states_of is None else self.states_of.size
+        if sizes != (self.config.action_dim, self.config.state_dim) or self.delta_mask.shape != sizes[:1]:
+            raise ValueError(
+                f"the statistics are of {sizes[0]} actions and {sizes[1]} states and delta_mask is "
+                f"{list(self.delta_mask.shape)}, but the network has {self.config.action_dim} and "
+                f"{self.config.state_dim}; give those of its training."
+            )
+
+    @property
+    def config(self) -> OpenVLAOFTConfig:
+        """The network's sizes."""
+        return self.model.config
+
+    @property
+    def chain(self) -> Chain:
+        """Its micro-requests."""
+        return self.config.chain
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.model.device
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Dtype of image tokens."""
+        return self.model.dtype
+
+    @property
+    def image_size(self) -> int:
+        """S, side of the network's square input."""
+        return self.config.dino.image_size
+
+    @property
+    def pixel_rule(self) -> PixelRule:
+        """How prepared pictures become the network's pixels."""
+        return self.pixels.rule
+
+    @property
+    def joints(self) -> int:
+        """D, the size of an action."""
+        return self.config.action_dim
+
+    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
+        """Return the network's inputs for an observation: images float32 [V, 6, S, S]; state float32 [S],
+        empty if the network takes none. Raises ValueError naming the field if a camera is unknown, absent or
+        misshapen, the state has the wrong size or is not finite, or the prompt is too long."""
+        host, size = self.host_inputs(observation), self.image_size
+        pictures = [torch.from_numpy(prepare(image, size)) for image in host.images]
+        pixels = torch.stack([self.pixels.pixels(picture, size) for picture in pictures])
+        return PolicyInputs(
+            images=pixels.to(self.device),
+            image_names=host.image_names,
+            tokens=torch.tensor(host.tokens, device=self.device),
+            state=self.normalized_state(observation.state).to(self.device),
+        )
+
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
+        names = self.config.image_names
+        if set(observation.images) != set(names):
+            raise ValueError(
+                f"observation.images has {sorted(observation.images)}; the policy takes {list(names)}, "
+                "all of them, as in its training."
+            )
+        for name in names:
+            check_image(name, observation.images[name])
+        images = tuple(observation.images[name] for name in names)
+        return HostInputs(images, names, self.prompt(observation.instruction))
+
+    def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
+        """Return the prompt's token ids, ending with the single space of training. Raises ValueError if it is
+        longer than max_prompt."""
+        check_words(instruction, self.config.max_prompt)
+        text, space = openvla_prompt(instruction), self.config.space_token
+        tokens = self.tokenizer.encode(text, bos=True)
+        if space is not None and tokens[-1] != space:
+            tokens = [*tokens, space]
+        check_prompt(text, tokens, self.config.max_prompt)
+        return tokens
+
+    def normalized_state(self, state: np.ndarray) -> Tensor:
+        """state [S] -> float32 [S] on the host, within [-1, 1]. Raises ValueError as `inputs` does."""
+        if self.states_of is None:
+            return torch.zeros(0)
+        if state.shape != (self.states_of.size,) or not np.isfinite(state).all():
+            raise ValueError(
+                f"observation.state is {np.array2string(state, threshold=16)}; the policy takes "
+                f"{self.states_of.size} finite numbers, those of its training."
+            )
+        return torch.from_numpy(self.states_of.normalize(np.asarray(state, np.float64)).astype(np.float32))
+
+    def encode(self, pixels: Tensor) -> dict[str, Tensor]:
+        """See OpenVLAOFTConfig.chain."""
+        return {"seen": self.model.encode(pixels).flatten(0, 1)}
+
+    def forward(self, seen: Tensor, words: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:
+        """See OpenVLAOFTConfig.chain."""
+        return {"actions": self.model.chunk(seen, words, state)}
+
+    def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
+        """Normalised [H, D] -> float32 [H, D] in the robot's units. state: [D'], of the observation; added to
+        relative dimensions."""
+        values = self.actions_of.unnormalize(raw.detach().cpu().double().numpy())
+        return (values + state_origin(self.delta_mask, state)).astype(np.float32)
+
+    def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
+        """Inverse of actions -> float32 [h, D] on the host."""
+        relative = np.asarray(actions, np.float64) - state_origin(self.delta_mask, state)
+        return torch.from_numpy(self.actions_of.normalize(relative).astype(np.float32))
