@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.device import Device
@@ -100,6 +101,8 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
     if isinstance(sizes, XVLAConfig):  # rows that steps compute over again
         return slots * (sizes.prefix_rows + sizes.prompts) * sizes.width * 2
     g = sizes.prefix
+    if isinstance(sizes, OpenVLAOFTConfig):  # image tokens alone
+        return slots * 2 * len(sizes.image_names) * sizes.dino.tokens * g.width
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
 
@@ -157,6 +160,8 @@ def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str,
 
 def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
     """Return the bytes of the exact weights that the stages have quantised."""
+    if isinstance(sizes, OpenVLAOFTConfig):
+        return {}
     if isinstance(sizes, OpenVLAConfig):
         exact = work.dtypes("decode").weights == "bf16"
         return {} if exact else {"prefix": _stack_in("bf16", sizes.prefix)}
@@ -209,6 +214,9 @@ def _small(rows: int, columns: int, kind: str) -> int:
 
 
 def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
+    if isinstance(sizes, OpenVLAOFTConfig):  # a layer's temporaries of one pass
+        g, rows = sizes.prefix, sizes.max_tokens + sizes.horizon * sizes.action_dim + 1
+        return 2 * rows * (8 * g.width + 3 * g.mlp) + _plain_tower(sizes.siglip, work.views)
     if isinstance(sizes, OpenVLAConfig):
         rows, g = sizes.max_tokens + 16, sizes.prefix
         stack = 2 * rows * (3 * g.width + 2 * _qkv(g) + 3 * g.mlp)

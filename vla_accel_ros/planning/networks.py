@@ -13,6 +13,8 @@ from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla_oft.checkpoint import empty as empty_openvla_oft
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.pi.weights import empty_pi
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
@@ -26,6 +28,8 @@ def network(sizes: Sizes) -> Any:
     """Return the family's plain modules on the meta device, as loaded in bfloat16."""
     if isinstance(sizes, PiConfig):
         return empty_pi(sizes, torch.bfloat16)
+    if isinstance(sizes, OpenVLAOFTConfig):
+        return empty_openvla_oft(sizes, torch.bfloat16)
     if isinstance(sizes, OpenVLAConfig):
         return empty_openvla(sizes, torch.bfloat16)
     with torch.device("meta"):

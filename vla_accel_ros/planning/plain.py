@@ -12,6 +12,8 @@ import torch
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.models.xvla.model import XVLA
 from vla_accel_ros.planning.trace import Call, trace
@@ -19,8 +21,11 @@ from vla_accel_ros.planning.work import Work
 
 
 def calls(model: Any, sizes: Any, work: Work) -> dict[str, tuple[Call, ...]]:
-    """Return the operations of encode, prefill and one step of denoise, for one robot."""
-    stages = _xvla(model, sizes, work) if isinstance(sizes, XVLAConfig) else _groot(model, sizes, work)
+    """Return the operations of encode, prefill and one step of denoise, or forward, for one robot."""
+    if isinstance(sizes, OpenVLAOFTConfig):
+        stages = _openvla_oft(model, sizes, work)
+    else:
+        stages = _xvla(model, sizes, work) if isinstance(sizes, XVLAConfig) else _groot(model, sizes, work)
     return {name: trace(model, run) for name, run in stages.items()}
 
 
@@ -43,6 +48,20 @@ def _xvla(model: XVLA, sizes: XVLAConfig, work: Work) -> dict[str, Callable[[], 
         model.encode(half(work.views, 3, sizes.image_size, sizes.image_size))
 
     return {"encode": encode, "prefill": prefill, "denoise": denoise}
+
+
+def _openvla_oft(model: OpenVLAOFT, sizes: OpenVLAOFTConfig, work: Work) -> dict[str, Callable[[], object]]:
+    """A chunk is one pass, so work.steps is not used."""
+    side, half = sizes.dino.image_size, partial(torch.empty, dtype=torch.bfloat16)
+
+    def encode() -> None:
+        model.encode(half(work.views, 6, side, side))
+
+    def forward() -> None:
+        seen = half(work.views * sizes.dino.tokens, sizes.prefix.width)
+        model.chunk(seen, torch.zeros(work.prompt, dtype=torch.int64), half(sizes.state_dim))
+
+    return {"encode": encode, "forward": forward}
 
 
 def _groot(model: Groot, sizes: GrootConfig, work: Work) -> dict[str, Callable[[], object]]:

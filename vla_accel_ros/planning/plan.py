@@ -55,8 +55,8 @@ class Plan:
     @property
     def action(self) -> tuple[float, float, float]:
         """Seconds from a prefix to a chunk: predicted, least, most."""
-        if "denoise" in self.stages:
-            return self._sum(("denoise",))
+        if "denoise" in self.stages or "forward" in self.stages:
+            return self._sum(("denoise", "forward"))
         a, b, c = self._sum(("decode",))
         return (ACTION_TOKENS - 1) * a, (ACTION_TOKENS - 1) * b, (ACTION_TOKENS - 1) * c
 
@@ -126,7 +126,7 @@ def make_plan(
         raise ValueError(f"slots is {slots}; give 1 or more.")
     work = replace(work, fast_memory=device.fast_memory)
     ops = operations(sizes, work)
-    for op in (op for name in STAGES for op in ops[name]):
+    for op in (op for name in STAGES for op in ops.get(name, ())):
         device.rate(op.compute)
     stages = {
         name: Stage(
@@ -136,7 +136,7 @@ def make_plan(
             sum(op.count * op.bytes for op in ops[name]),
         )
         for name in STAGES
-        if ops[name]
+        if ops.get(name)
     }
     planned = memory(sizes, work, device, slots, seats=seats, keep_exact=keep_exact, text=text)
     by_part = parts(sizes, work, text, keep_exact)

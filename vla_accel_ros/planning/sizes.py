@@ -14,6 +14,7 @@ from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
+from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLA, XVLAConfig
 from vla_accel_ros.planning.work import Sizes
@@ -26,10 +27,12 @@ MODELS: dict[str, Sizes] = {
     "groot_n1_7": GROOT_N1_7,
     "groot_n1_5": GROOT_N1_5,
     "xvla": XVLA,
+    "openvla_oft": OPENVLA_OFT_LIBERO,
 }
 """The published sizes of each family."""
 _READ: dict[str, Callable[[Any], Sizes]] = {
     "openvla": OpenVLAConfig.from_json,
+    "openvla_oft": OpenVLAOFTConfig.from_json,
     "smolvla": SmolVLAConfig.from_json,
     "groot_n1_7": GrootConfig.from_json,
     "groot_n1_5": GrootConfig.from_json,

@@ -135,7 +135,8 @@ def _plain_stages(sizes: PlainSizes, work: Work) -> Stages:
         name: tuple(op.times(work.batch) for op in _plain(calls, EXACT))
         for name, calls in plain.calls(network(sizes), sizes, work).items()
     }
-    return {**ops, "denoise": tuple(op.times(work.steps) for op in ops["denoise"]), "decode": ()}
+    steps = {"denoise": tuple(op.times(work.steps) for op in ops["denoise"])} if "denoise" in ops else {}
+    return ops | steps
 
 
 @lru_cache(64)

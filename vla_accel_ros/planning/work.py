@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.operations import Op
 
-PlainSizes = GrootConfig | XVLAConfig
+PlainSizes = GrootConfig | XVLAConfig | OpenVLAOFTConfig
 """Of families without stages of kernels."""
 Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
 ACTION_TOKENS = 7
 """Tokens of an action of OpenVLA."""
 
-STAGES = ("encode", "prefill", "denoise", "decode")
+STAGES = ("encode", "prefill", "denoise", "decode", "forward")
 Stages = Mapping[str, tuple[Op, ...]]
-"""The operations of each of STAGES; empty if a family lacks it. decode: of one token."""
+"""The operations of each of STAGES that a family has. decode: of one token."""
 
 BUCKET = 16
 """Captured stages of pi0 and pi0.5 pad prompts to a multiple of this."""
@@ -113,6 +114,7 @@ LACKING: Mapping[type, tuple[str, ...]] = {
     SmolVLAConfig: ENGINE_PRECISIONS[1:],
     GrootConfig: ENGINE_PRECISIONS[1:],
     XVLAConfig: ENGINE_PRECISIONS[1:],
+    OpenVLAOFTConfig: ENGINE_PRECISIONS[1:],
 }
 """The engine's precisions that a family lacks (engine.options)."""
 
@@ -123,7 +125,7 @@ def check_work(sizes: Sizes, work: Work) -> None:
     kind = sizes.kind
     if work.prompt > sizes.max_prompt:
         raise ValueError(f"prompt is {work.prompt}; this {kind} takes 1 to {sizes.max_prompt} tokens.")
-    if not isinstance(sizes, OpenVLAConfig) and work.views > len(sizes.image_names):
+    if type(sizes) is not OpenVLAConfig and work.views > len(sizes.image_names):
         raise ValueError(f"views is {work.views}; this {kind} has {len(sizes.image_names)} cameras.")
     if work.precision in LACKING.get(type(sizes), ()):
         raise ValueError(f"precision is {work.precision}, but {kind} has no stages in it; use exact.")

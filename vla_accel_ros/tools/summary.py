@@ -14,6 +14,7 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -35,7 +36,8 @@ def summary(description: Description) -> str:
     if isinstance(config, OpenVLAConfig):
         line("vision", f"{_vision(config.dino)} with {config.registers} registers, {_vision(config.siglip)}")
         line("language", _language(config))
-        line("actions by", f"tokens, {config.bins - 1} values each")
+        forward = isinstance(config, OpenVLAOFTConfig)
+        line("actions by", "one forward" if forward else f"tokens, {config.bins - 1} values each")
     elif isinstance(config, (PiConfig, SmolVLAConfig)):
         line("vision", _vision(config.vision))
         line("language", _language(config))

@@ -166,7 +166,6 @@ def test_processors_of_another_kind_of_policy_are_refused(tmp_path: Path, kind: 
 @pytest.mark.parametrize(
     "part",
     [
-        "action_head--150000_checkpoint.pt",
         "action_head.safetensors",
         "proprio_projector--latest_checkpoint.pt",
         "noisy_action_projector--50000_checkpoint.pt",

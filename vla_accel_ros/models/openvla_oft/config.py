@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from vla_accel_ros.models.config import check_image_names
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
-from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 
 QUANTILES, RANGE = "q01 q99", "min max"
 """What is mapped to -1 and 1, by the names in the statistics."""
@@ -74,3 +74,6 @@ class OpenVLAOFTConfig(OpenVLAConfig):
 
 
 FIELDS = OpenVLAConfig.__dataclass_fields__.keys()
+
+OPENVLA_OFT_LIBERO = OpenVLAOFTConfig.of(OPENVLA_7B, image_names=PLATFORMS["libero"][2])
+"""The published networks for LIBERO."""
