@@ -29,7 +29,7 @@ def test_stages_have_the_operations_of_the_architecture(views: int, encode: floa
     ops = operations(LIBERO, Work(views, 25))
     assert total_flops(ops["encode"]) / 1e9 == pytest.approx(encode, rel=0.01)
     assert total_flops(ops["forward"]) / 1e9 == pytest.approx(forward, rel=0.03)
-    assert ops.keys() == {"encode", "forward"}
+    assert {name for name, each in ops.items() if each} == {"encode", "forward"}
 
 
 def test_a_chunk_is_one_pass_and_robots_queue() -> None:

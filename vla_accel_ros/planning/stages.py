@@ -136,7 +136,7 @@ def _plain_stages(sizes: PlainSizes, work: Work) -> Stages:
         for name, calls in plain.calls(network(sizes), sizes, work).items()
     }
     steps = {"denoise": tuple(op.times(work.steps) for op in ops["denoise"])} if "denoise" in ops else {}
-    return ops | steps
+    return {**ops, **steps, "decode": ()}
 
 
 @lru_cache(64)
