@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 from builders import make_checkpoint
+from groot_builders import make_groot_folder
 from lerobot_builders import make_lerobot_config, make_lerobot_folder
+
+from vla_accel_ros.contract.model_check import read_model
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -203,3 +206,23 @@ def test_fetch_of_what_is_gated_unknown_without_safetensors_or_no_name_says_so(s
     }.items():
         refused = vla(stand, tmp_path, "fetch", name)
         assert refused.returncode == 2 and word in refused.stderr, (name, refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "repository", "place"),
+    [
+        ("groot_n1_7", "nvidia", "nvidia/Cosmos-Reason2-2B", "backbone"),
+        ("groot_n1_5", "lerobot", "lerobot/eagle2hg-processor-groot-n1p5", "eagle_assets"),
+    ],
+)
+def test_fetched_groot_has_the_small_files_of_its_backbone(stand, tmp_path, kind, layout, repository, place):
+    published = make_groot_folder(tmp_path / "published", kind, layout)
+    if place == "backbone":
+        config = json.loads((published / "config.json").read_text())
+        (published / "config.json").write_text(json.dumps({**config, "model_name": repository}))
+    stand.repositories[repository] = tmp_path / "small"
+    (published / place).rename(tmp_path / "small")
+    stand.repositories["somebody/groot"] = published
+    done = vla(stand, tmp_path / "cache", "fetch", "somebody/groot", "--output", str(tmp_path / "here"))
+    assert done.returncode == 0, done.stderr
+    assert not read_model(tmp_path / "here").missing

@@ -170,24 +170,29 @@ def _open(path: str) -> Any:
 
 
 def _tokenizer(folder: Path) -> list[str]:
-    """Fetch the tokenizer that a family's programs do not save with it; return its name, if it was not
-    there."""
+    """Fetch the tokenizer that a family's programs do not save with it, and of GR00T its backbone's other
+    small files; return their names, if they were not there."""
+    from vla_accel_ros.models.groot.assets import BACKBONE, EAGLE, small_files
     from vla_accel_ros.models.text.tokenizer import PLACES
 
-    if any((folder / file).is_file() for file in PLACES):
+    if any(
+        (folder / file).is_file() for file in (*PLACES, f"{BACKBONE}/config.json", f"{EAGLE}/config.json")
+    ):
         return []
     config = folder / "config.json"
     fields = json.loads(config.read_text()) if config.is_file() else {}
-    model = fields.get("vlm_model_name")
+    model, place, wanted = small_files(fields) or (fields.get("vlm_model_name"), ".", ("tokenizer.json",))
     if not model:
         return _from_storage(TOKENIZER, folder)
     from huggingface_hub import hf_hub_download
 
     try:
-        hf_hub_download(model, "tokenizer.json", local_dir=folder)
+        for file in wanted:
+            hf_hub_download(model, file, local_dir=folder / place)
     except Exception as error:
-        raise _unreachable(model, f"hf download {model} tokenizer.json --local-dir", folder, error) from error
-    return ["tokenizer.json"]
+        command = f"hf download {model} {' '.join(wanted)} --local-dir"
+        raise _unreachable(model, command, folder / place, error) from error
+    return [str(PurePosixPath(place, file)) for file in wanted]
 
 
 def _unreachable(source: str, command: str, folder: Path, error: Exception) -> RuntimeError:

@@ -71,6 +71,14 @@ def test_one_size_is_left_as_it_is() -> None:
     )
 
 
+def test_whether_every_image_becomes_one_square_is_known() -> None:
+    assert cosmos(0.95).side is None
+    assert cosmos(0.95, letterbox=True).side == cosmos(0.95, area=False).side == 256
+    small = Geometry(64, (64, 64), 0.95, area=True, letterbox=True, block=32, min_pixels=65536)
+    assert small.side == small.resized(picture(40, 90)).shape[0] == 256
+    assert Geometry(224, (224, 224)).side == 224
+
+
 def test_by_area_is_opencvs() -> None:
     image = picture(200, 300)
     ours = Geometry(100, (100, 100), None, block=50).resized(image)

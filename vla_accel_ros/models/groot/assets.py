@@ -135,6 +135,20 @@ def read_assets(contents: Contents) -> Assets:
     return Assets(kind, root, network, backbone, layers, cosmos or _first([folder], "tokenizer.json"))
 
 
+def small_files(config: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | None:
+    """Where the small files of a GR00T's backbone are published, the folder for them, and their names;
+    None for the config.json of another family."""
+    is_new = config.get("model_type") == "Gr00tN1d7" or config.get("type") == LEROBOT
+    assets = config.get("tokenizer_assets_repo")
+    if config.get("model_type") == "gr00t_n1_5" or assets:
+        repository = str(assets or f"lerobot/{EAGLE_REPO}")
+        return repository, EAGLE, ("config.json", "vocab.json", "merges.txt", "added_tokens.json")
+    if not is_new:
+        return None
+    names = ("config.json", "preprocessor_config.json", "tokenizer.json")
+    return str(config.get("model_name", f"nvidia/{COSMOS}")), BACKBONE, names
+
+
 def is_lerobots(contents: Contents) -> bool:
     """Whether lerobot saved the folder; its first versions did not write their type."""
     return contents.config.get("type") == LEROBOT or any(name.startswith(ROOT) for name in contents.tensors)

@@ -48,10 +48,12 @@ class Geometry:
         return bicubic(image, self.whole_blocks(*image.shape[:2]))
 
     @property
-    def fixed(self) -> bool:
-        """Whether images of every shape become squares of `edge`."""
-        square = self.block is None or self.letterbox or not self.area
-        return square and self.size(self.edge, self.edge) == (self.edge, self.edge)
+    def side(self) -> int | None:
+        """The side of the square that every image becomes; None if sizes differ."""
+        if self.area and not self.letterbox and self.block is not None:
+            return None
+        height, width = self.size(self.edge, self.edge)
+        return height if height == width else None
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """The size that an image of this size gets."""

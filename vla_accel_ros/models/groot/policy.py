@@ -51,7 +51,7 @@ class GrootPolicy(Policy):
     @cached_property
     def chain(self) -> Chain:
         """Its micro-requests; captured only if all images have one size."""
-        return replace(self.model.config.chain, capturable=self.settings.geometry.fixed)
+        return replace(self.model.config.chain, capturable=self.settings.geometry.side is not None)
 
     @cached_property
     def _number(self) -> Tensor:
@@ -75,7 +75,7 @@ class GrootPolicy(Policy):
     @property
     def image_size(self) -> int:
         """The shorter side of an image as the network gets it."""
-        return self.settings.geometry.edge
+        return self.settings.geometry.side or self.settings.geometry.edge
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
         """Return the images of the cameras present as the network gets them, uint8 [h, w, 3] each. Raises
@@ -134,12 +134,12 @@ class GrootPolicy(Policy):
     def embed_prompt(self, seen: Tensor, taps: Tensor, words: Tensor, sizes: Tensor) -> Prompt:
         """Put the tokens of the images among those of the words. Reads `sizes` on the host only if images may
         have several."""
-        side = self.settings.geometry.edge
-        grids = [self._grid((side, side))]
-        if self.settings.geometry.fixed:
-            grids *= len(seen) // math.prod(grids[0])
-        else:
+        side = self.settings.geometry.side
+        if side is None:
             grids = [self._grid(size) for size in sizes.tolist() if size[0]]
+        else:
+            grid = self._grid((side, side))
+            grids = [grid] * (len(seen) // math.prod(grid))
         counts = [rows * columns for rows, columns in grids]
         images = [part.unflatten(0, grid) for part, grid in zip(seen.split(counts), grids, strict=True)]
         features = [part.unflatten(1, grid) for part, grid in zip(taps.split(counts, 1), grids, strict=True)]
