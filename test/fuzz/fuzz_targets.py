@@ -18,6 +18,7 @@ import cv2
 import msgpack
 import numpy as np
 from campaign import Target
+from fuzz_answers import ServerAnswers
 from mutators import damaged, misspelt
 
 from vla_accel_ros.contract.contract import Contract
@@ -381,6 +382,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "compressed": CompressedMessages,
     "contract": Contracts,
     "frames": Frames,
+    "answers": ServerAnswers,
 }
 # Parts of all cases: reading YAML takes a hundred times as long as reading an image header or a frame.
-SHARES = {"image": 0.5, "compressed": 0.4, "contract": 0.1, "frames": 10.0}
+SHARES = {"image": 0.5, "compressed": 0.4, "contract": 0.1, "frames": 10.0, "answers": 10.0}
