@@ -49,6 +49,22 @@ def test_an_array_keeps_dtype_shape_and_values():
     assert result["empty"].shape == (0, 7)
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12_000.0).reshape(100, 120)[::-2, ::3],
+        np.asfortranarray(np.arange(12_000.0).reshape(100, 120)),
+        np.arange(12_000, dtype=">i2").reshape(10, 20, 60),
+        np.zeros((70, 70), "<M8[D]"),
+        np.full((40, 40), "ab"),
+    ],
+    ids=["strided", "Fortran", "big-endian", "dates", "text"],
+)
+def test_a_large_array_is_packed_in_c_order(array):
+    values = unpack(pack({"values": array}))["values"]
+    assert values.dtype == array.dtype and np.array_equal(values, array)
+
+
 def test_the_dialects_of_other_clients_are_read():
     expected = np.arange(3, dtype=np.float32)
     fields = {"data": expected.tobytes(), "shape": [3]}

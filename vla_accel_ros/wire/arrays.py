@@ -138,8 +138,8 @@ def _encoded(value: Any) -> dict[bytes, Any]:
 
 
 def _bytes(value: np.ndarray) -> memoryview | bytes:
-    """In C order; not copied if that is the order of large ones."""
-    if value.flags.c_contiguous and value.nbytes >= _COPIED:
+    """In C order; large ones that have it are not copied."""
+    if value.nbytes >= _COPIED:
         return value.reshape(-1).view(np.uint8).data
     return value.tobytes()
 
