@@ -175,7 +175,8 @@ class EpisodeOfMany(Episode):
 
     def _check_length(self, trajectory: Trajectory, on_arrival: bool) -> None:
         guard = self.node.robot.outputs.guard
-        if guard is None or guard.phase is Phase.WATCHING or HOMING in self.node.holds:
+        rests = trajectory.velocities is None or not trajectory.velocities.any()
+        if guard is None or rests or guard.phase is Phase.WATCHING or HOMING in self.node.holds:
             super()._check_length(trajectory, on_arrival)
             return
         most_s = 2e-9 * self.node.robot.kept_ns + RETREAT.s + 3 * self._longest_s

@@ -7,7 +7,8 @@ import pytest
 from handing_over import LEAD, LEAD_S, MS, Arm, play
 from motion import JOINTS, LIMITS, S, make_ramp
 
-from vla_accel_ros.control.limits.joint_limits import brake, cut
+from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, cut
 from vla_accel_ros.control.moves import move
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
@@ -145,3 +146,23 @@ def test_whoever_decides_is_told_when_the_controller_rests_if_it_is_not_as_was_d
     join = arm.buffer.go_to(np.full(3, 0.1), np.full(3, 0.1), arm.now)
     arm.send(join, 300 * MS, 0)
     assert arm.hand_over.rests_ns == join.end_ns + 300 * MS
+
+
+def test_a_controller_in_doubt_is_sent_a_stop_and_no_motion_that_speeds_up_however_soon_that_ends():
+    """It reports to rest elsewhere while the last message may still be on its way."""
+    limits = JointLimits(np.array([-2.0]), np.array([2.0]), np.array([2.5]), np.array([5.0]))
+    lead, lead_s, at_ns = 150 * MS, 0.15, 10 * S
+
+    def path(*positions):
+        times_ns = at_ns + np.arange(len(positions)) * 200 * MS
+        return Trajectory(("j0",), times_ns, *(np.array(x, float)[:, None] for x in zip(*positions)))
+
+    moves = path((0, 0), (0, 0), (0, 0), (0.05, 0.5), (0.15, 0.5), (0.2, 0))
+    stops = path((0, 0.5), (0.1, 0.5), (0.2, 0.5), (0.25, 0), (0.25, 0), (0.25, 0))
+    for decided, is_sent in ((moves, False), (stops, True)):
+        hand_over = HandOver(limits)
+        hand_over.sent(path((0, 0), (0, 0)), decided, at_ns - 90 * MS)
+        hand_over.rests(np.array([0.004]), at_ns - 10 * MS, lead_s, (np.array([0.004]), at_ns - 10 * MS))
+        sent, _ = hand_over.next(decided, at_ns, at_ns, lead_s)
+        assert (sent is not None) is is_sent
+    assert decided.end_ns <= at_ns + 4 * lead + S // 2

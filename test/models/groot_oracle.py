@@ -121,7 +121,7 @@ class GrootOracle:
     def actions(self, frame: str = "") -> Tensor:
         """In the robot's units, [steps, D]."""
         raw = self.raw(frame)[0].float()
-        return torch.from_numpy(self.policy.actions(raw, self.observation(frame).state))
+        return torch.from_numpy(self.policy.actions(raw, self.observation(frame).state)).to(raw.device)
 
     def _prefix(self, frame: str) -> dict[str, Any]:
         inputs = self.inputs(frame)

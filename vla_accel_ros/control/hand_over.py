@@ -89,6 +89,7 @@ class HandOver:
         if executed is None:
             return decided, max(decided_ns, now_ns) + lead_ns
         stops = decided.end_ns <= now_ns + 4 * lead_ns + round(self._longest_s * 1e9)
+        stops &= _slows_down(decided, now_ns + 2 * lead_ns)
         if self._dropped and stops:
             return executed.since(now_ns), now_ns + lead_ns
         if now_ns <= self._doubtful_ns and not stops:
@@ -307,6 +308,12 @@ def _approach(now_ns: int, position: np.ndarray, velocity: np.ndarray, path: Tra
         np.concatenate([position[None], path.positions]),
         np.concatenate([velocity[None], path.speeds]),
     )
+
+
+def _slows_down(path: Trajectory, from_ns: int) -> bool:
+    """Whether no joint speeds up from then on."""
+    speeds = np.abs(path.speeds[path.times_ns >= from_ns])
+    return bool((np.diff(speeds, axis=0) <= _SPEED_ROUNDING).all())
 
 
 def _away(position: np.ndarray, after: Trajectory) -> np.ndarray:
