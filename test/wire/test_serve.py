@@ -13,8 +13,10 @@ from builders import JOINTS, make_checkpoint
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.client import PolicyClient
+from vla_accel_ros.wire.dialects import ServerError
 
 WAIT_S = 120.0
 COMMAND = [sys.executable, "-m", "vla_accel_ros.tools.cli", "serve", "--device", "cpu", "--port", "0"]
@@ -39,10 +41,28 @@ def test_the_command_answers_as_its_engine_does_and_ends_by_a_signal(tmp_path: P
         assert np.array_equal(actions, engine.act(prefix, noise=noise).actions)
 
 
+def test_a_contract_says_the_keys_of_the_clients(tmp_path: Path) -> None:
+    contract = tmp_path / "robot.yaml"
+    keys = "keys: {images: {base_0_rgb: front, left_wrist_0_rgb: wrist}, state: {joints: 6}, prompt: words}\n"
+    contract.write_text(Path(demo_contract()).read_text() + keys)
+    picture = np.arange(28 * 28 * 3, dtype=np.uint8).reshape(28, 28, 3)
+    request = {"front": picture, "wrist": picture, "joints": np.zeros(6), "words": "reach"}
+    command = [*COMMAND, "--model", str(make_checkpoint(tmp_path / "model")), "--keys", str(contract)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        client = PolicyClient(server.stdout.readline().split()[1])
+        assert client.infer(request, WAIT_S).shape == (8, JOINTS)
+        with pytest.raises(ServerError, match="words"):
+            client.infer({**request, "words": None}, WAIT_S)
+        server.terminate()
+
+
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
         (["--keys", "droid"], "openpi-droid"),
+        (["--keys", "starvla"], "starvla"),
+        (["--keys", "/nowhere.yaml"], "/nowhere.yaml"),
         (["--clients", "0"], "--clients"),
         (["--certificate", "/nowhere"], "--private-key"),
         (["--token-file", "/dev/null"], "empty"),
