@@ -42,9 +42,9 @@ def load_policy(
     dtype: float32 or bfloat16. Some parameters stay float32, as they were in training.
     delta_mask: bool [D], see Policy. By default the folder or trained_as decides; openpi's must have it from
         somewhere, for any other without a word all actions are absolute.
-    statistics: which statistics to use where a checkpoint has several: openpi's asset id, or OpenVLA's data
-        set name. For a lerobot checkpoint, a data set folder whose meta/stats.json replaces the saved
-        statistics.
+    statistics: which statistics to use where a checkpoint has several: openpi's asset id, OpenVLA's data set
+        name, or GR00T's embodiment. For a lerobot checkpoint, a data set folder whose meta/stats.json
+        replaces the saved statistics.
     normalize: False for a policy without statistics; its inputs and outputs are then in training units.
     prompt_state: see Policy; "auto" follows the checkpoint as far as it says.
     trained_as: the settings of a training that no file holds. Of openpi, see models.pi.training: a public

@@ -25,18 +25,18 @@ LEROBOT, ROOT = "groot", "_groot_model."
 EAGLE, EAGLE_REPO = "eagle_assets", "eagle2hg-processor-groot-n1p5"
 BACKBONE, COSMOS = "backbone", "Cosmos-Reason2-2B"
 FIELDS = words("""
-    action_dim action_head_cfg action_horizon activation_fn architectures attention_bias attention_head_dim
-    attn_dropout backbone_cfg backbone_embedding_dim backbone_trainable_params_fp32 color_jitter_params
-    compute_dtype crop_fraction cross_attention_dim diffusion_model_cfg dropout dtype eagle_path
-    extra_augmentation_config final_dropout formalize_language hidden_size image_crop_size image_target_size
-    input_embedding_dim letter_box_transform load_bf16 max_action_dim max_num_embodiments
-    max_num_positional_embeddings max_seq_len max_state_dim model_dtype model_name model_revision model_type
-    noise_beta_alpha noise_beta_beta noise_s num_attention_heads num_inference_timesteps num_layers
-    num_target_vision_tokens num_timestep_buckets output_dim random_rotation_angle rtc_ramp_rate select_layer
-    shortest_image_edge state_additive_noise_scale state_dropout_prob torch_dtype transformers_version
-    tune_diffusion_model tune_llm tune_projector tune_top_llm_layers tune_visual tune_vlln upcast_attention
-    use_albumentations_transforms use_flash_attention use_percentiles use_relative_action
-    vl_self_attention_cfg
+    _name_or_path action_dim action_head_cfg action_horizon activation_fn architectures attention_bias
+    attention_head_dim attn_dropout auto_map backbone_cfg backbone_embedding_dim
+    backbone_trainable_params_fp32 color_jitter_params compute_dtype crop_fraction cross_attention_dim
+    diffusion_model_cfg dropout dtype eagle_path extra_augmentation_config final_dropout formalize_language
+    hidden_size image_crop_size image_target_size input_embedding_dim letter_box_transform load_bf16
+    max_action_dim max_num_embodiments max_num_positional_embeddings max_seq_len max_state_dim model_dtype
+    model_name model_revision model_type noise_beta_alpha noise_beta_beta noise_s num_attention_heads
+    num_inference_timesteps num_layers num_target_vision_tokens num_timestep_buckets output_dim
+    random_rotation_angle rtc_ramp_rate select_layer shortest_image_edge state_additive_noise_scale
+    state_dropout_prob torch_dtype transformers_version tune_diffusion_model tune_llm tune_projector
+    tune_top_llm_layers tune_visual tune_vlln upcast_attention use_albumentations_transforms
+    use_flash_attention use_percentiles use_relative_action vl_self_attention_cfg
 """)
 """Fields of NVIDIA's config.json and its parts that are read here or concern training."""
 FIXED: Mapping[str, Any] = {
