@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,48 @@ def test_import_refuses_code_slams_and_what_is_no_joint(old, new, words):
 def test_import_refuses_what_is_no_contract(text):
     with pytest.raises(ValueError, match=r"f\.yaml"):
         imported(text, "f.yaml")
+
+
+VALUES = (
+    "null",
+    "[]",
+    "{}",
+    "1",
+    "true",
+    "''",
+    "[1, 2]",
+    "{a: 1}",
+    "&a [*a]",
+    "1e999",
+    "!!python/name:os.system x",
+)
+
+
+def damaged(seed: int) -> str:
+    """With letters cut out, a value of another type, or a line twice."""
+    rng, text = random.Random(seed), THEIRS
+    for _ in range(rng.randint(1, 3)):
+        values = list(re.finditer(r": ([^\n{},]+)", text))
+        lines, place = text.splitlines(), rng.randrange(len(text))
+        twice = rng.randrange(len(lines))
+        value = rng.choice(values) if values else None
+        changes = ["\n".join([*lines[:twice], lines[twice], *lines[twice:]])]
+        changes.append(text[:place] + text[place + rng.randint(1, 12) :])
+        if value is not None:
+            changes.append(text[: value.start(1)] + rng.choice(VALUES) + text[value.end(1) :])
+        text = rng.choice(changes)
+    return text
+
+
+def test_import_of_a_damaged_contract_is_refused_in_words_or_taken():
+    refusals = 0
+    for seed in range(2000):
+        try:
+            imported(damaged(seed), "f")
+        except ValueError as refusal:
+            refusals += 1
+            assert str(refusal)
+    assert 500 < refusals < 2000
 
 
 @pytest.mark.parametrize("robot", ["sim_arm", "ur5e_robotiq", "franka", "aloha"])

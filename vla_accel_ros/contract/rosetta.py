@@ -241,8 +241,10 @@ def _joints(
     names = [re.sub(r"^positions?\.", "", path) for path in select]
     if wrong := [path for path, name in zip(select, names) if re.match(r"(velocit|accel|effort)", name)]:
         raise ValueError(f"{where} selects {', '.join(wrong)}: ours has joint positions")
-    unit = "rad"
-    for operator in source.get("apply") or []:
+    unit, operators = "rad", source.get("apply", [])
+    if not isinstance(operators, list):
+        raise ValueError(f"{where} has apply = {operators!r}: give a list")
+    for operator in operators:
         if operator == "rad2deg":
             unit = "deg"
         elif isinstance(operator, dict) and "clamp" in operator:
