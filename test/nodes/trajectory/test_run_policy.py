@@ -188,3 +188,9 @@ def test_goal_ends_when_the_node_is_deactivated_which_takes_no_goal_then(operato
     sent = client._client.send_goal_async(RunPolicy.Goal(prompt="go"))
     client.wait(sent.done, "answer to a goal")
     assert not sent.result().accepted
+
+
+def test_node_that_is_ended_in_a_goal_withdraws_its_instruction(operator, arm, client, node):
+    begins(operator, client, arm)
+    assert node.end() == 0
+    operator.wait(lambda: client.heard[-1] == "", 90.0, "withdrawn instruction")

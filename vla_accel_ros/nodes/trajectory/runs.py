@@ -16,6 +16,7 @@ from typing import Any
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.duration import Duration
 from rclpy.exceptions import InvalidHandle
 from rclpy.publisher import Publisher
 from rclpy.task import Future
@@ -132,6 +133,8 @@ class RunServer:
             self._instruction = None
 
     def _close(self) -> None:
+        if self._instruction is not None:  # the withdrawal must arrive, or the next process goes on with it
+            self._instruction.wait_for_all_acked(Duration(seconds=0.5))
         self._forget()
         self._server.destroy()
 
