@@ -126,8 +126,8 @@ MUTATIONS = (
     ),
     Mutation(
         "length of the keys a decode reads",
-        "known = prefix.n_tokens + len(request.tokens) - 1",
-        "known = prefix.n_tokens + len(request.tokens) - 2",
+        "length = prefix.n_tokens + len(request.tokens) - 1",
+        "length = prefix.n_tokens + len(request.tokens) - 2",
         ("test_packed_tokens.py",),
     ),
     Mutation(
@@ -150,15 +150,15 @@ MUTATIONS = (
     ),
     Mutation(
         "statistics of a robot's actions",
-        "actions = doing.policy.actions(",
+        "actions = denoising.policy.actions(",
         "actions = self._policy.actions(",
         ("test_robots.py",),
         "is_that_of_an_engine_of_the_robots_own",
     ),
     Mutation(
         "a robot's frame that cannot become an action",
-        "                with failing_alone(request):\n                    request.result = self._chunk(",
-        "                if True:\n                    request.result = self._chunk(",
+        "                with failing_alone(request):\n                    request.finish(self._chunk(",
+        "                if True:\n                    request.finish(self._chunk(",
         ("test_robots_come_and_go.py",),
         "bad_observation",
     ),

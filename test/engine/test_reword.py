@@ -80,7 +80,7 @@ def test_it_is_the_prefix_that_those_words_would_have_had(made: Made) -> None:
         assert (other_words.instruction, other_words.n_tokens) == (other.instruction, expected.n_tokens)
         torch.testing.assert_close(keys(engine, other_words), keys(engine, expected), atol=1e-4, rtol=1e-4)
         answers = [engine.ask(prefix, max_tokens=5) for prefix in (other_words, expected)]
-        assert list(answers[0]) == list(answers[1])
+        assert "".join(answers[0]) == "".join(answers[1])
         assert answers[0].tokens == answers[1].tokens
         chunks = [engine.act(prefix, noise=0).actions for prefix in (other_words, expected)]
         np.testing.assert_allclose(chunks[0], chunks[1], atol=1e-4)

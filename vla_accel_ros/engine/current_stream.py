@@ -29,11 +29,11 @@ def current_stream(device: torch.device) -> torch.cuda.Stream:
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """Put the block's work on a stream, like torch.cuda.stream."""
     device, of_thread = stream.device, torch.cuda.current_device()
-    before = current_stream(device)
+    previous = current_stream(device)
     torch.cuda.set_stream(stream)  # which makes its device the thread's
     try:
         yield
     finally:
-        torch.cuda.set_stream(before)
+        torch.cuda.set_stream(previous)
         if of_thread != device.index:
             torch.cuda.set_device(of_thread)

@@ -165,7 +165,8 @@ class Engine:
 
 
 class Answer(Iterator[str]):
-    """Pieces of text whose concatenation is the answer; computed when read, unless they are there already.
+    """Pieces of text whose concatenation is the answer; computed when read, unless they are there already: a
+    piece is all that was not read yet.
 
     It ends at the end-of-sequence token, at a text of `stop`, or at max_tokens. It frees what it holds when
     it ends, is closed, leaves a `with` block or is garbage-collected. Read it from one thread.

@@ -61,8 +61,8 @@ class Profile:
         by_size = self._stages.get(stage)
         if not by_size:
             return Duration(otherwise_s, otherwise_s, otherwise_s)
-        known = by_size.get(batch)
-        return known or by_size[min(by_size, key=lambda size: (size < batch, abs(size - batch)))]
+        duration = by_size.get(batch)
+        return duration or by_size[min(by_size, key=lambda size: (size < batch, abs(size - batch)))]
 
     def usual_s(self, stage: str, batch: int, otherwise_s: float = 0.0) -> float:
         """See `of`."""

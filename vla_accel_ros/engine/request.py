@@ -309,8 +309,8 @@ class MicroBatch:
             if request.want != OBSERVE:
                 if request.prefix is not None:
                     frames[request.prefix.stamp_ns, request.robot] = None
-            elif (seen := request.observation) is not None:
-                for stamp_ns in (seen.stamp_ns, *seen.stamps_ns.values()):
+            elif (observation := request.observation) is not None:
+                for stamp_ns in (observation.stamp_ns, *observation.stamps_ns.values()):
                     frames[stamp_ns, request.robot] = None
         return tuple(dict.fromkeys(flow(*frame) for frame in frames))
 

@@ -55,7 +55,7 @@ class Robots:
         self._known: dict[str, Embodiment] = {}
         self._several = False
         given = given or {}
-        self.most_tokens = max(tokens_of(one.policy) for one in (own, *given.values()))
+        self.most_tokens = max(tokens_of(embodiment.policy) for embodiment in (own, *given.values()))
         for name, embodiment in given.items():
             self.add(name, embodiment)
 
@@ -67,7 +67,7 @@ class Robots:
     @property
     def tokens(self) -> frozenset[int]:
         """The numbers of tokens in an action of all robots."""
-        return frozenset(tokens_of(one.policy) for one in (self.own, *self._known.values()))
+        return frozenset(tokens_of(embodiment.policy) for embodiment in (self.own, *self._known.values()))
 
     def add(self, name: str, embodiment: Embodiment) -> None:
         """Describe a robot, or describe it again; this applies to frames that are observed from now on.
@@ -84,13 +84,13 @@ class Robots:
     def remove(self, name: str) -> None:
         """Stop serving a robot: its new frames are refused. Frames that were observed are not affected."""
         with self._lock:
-            self._known = {other: one for other, one in self._known.items() if other != name}
+            self._known = {other: embodiment for other, embodiment in self._known.items() if other != name}
 
     def of(self, name: str) -> Embodiment:
         """The embodiment of a robot. Raises ValueError if robots were described and this one is unknown."""
-        found = self._known.get(name)
-        if found is not None:
-            return found
+        embodiment = self._known.get(name)
+        if embodiment is not None:
+            return embodiment
         if name and self._several:
             raise ValueError(
                 f"the robot '{name}' is not known here, but {list(self.names)} are, with statistics of their "

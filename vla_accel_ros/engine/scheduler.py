@@ -333,8 +333,8 @@ class Scheduler:
         return any(self._lane(request).batch is None for request in (*self._cancelled,))
 
     def _tell_waiting(self) -> None:
-        for over, come in tuple(self._waiting):
-            if over():
+        for is_over, come in tuple(self._waiting):
+            if is_over():
                 come.set()
 
     def _step(self, lanes: Sequence[Lane]) -> tuple[Request, ...]:
@@ -462,18 +462,18 @@ class Scheduler:
     def _begin(self, request: Request) -> None:
         """Begin a request; one that fails at once is finished."""
         request.status, request.begun_s = Status.RUNNING, self._clock()
-        held, request.prefix = request.prefix, None
+        prefix, request.prefix = request.prefix, None
         try:
             if request.want == OBSERVE:
                 if not self._observe(request):
                     return
             else:
                 prefixes = self._runner.prefixes
-                held = prefixes.newest(request.robot) if held is None else prefixes.hold(held)
-                if held is None:
+                prefix = prefixes.newest(request.robot) if prefix is None else prefixes.hold(prefix)
+                if prefix is None:
                     raise ValueError("nothing was observed yet; observe a frame first.")
-                request.prefix = held
-                request.instruction = held.instruction
+                request.prefix = prefix
+                request.instruction = prefix.instruction
                 if request.want == ACT and request.stream:
                     self._cancel_other_instructions(request)
             if request.want in self._numbers:
@@ -486,8 +486,8 @@ class Scheduler:
         except BaseException as error:  # a panic of what it calls: nobody is to compute the rest of it
             request.fail(Cancelled(f"a request to {request.want}: {error!r}"))
             raise
-        if request.want == ACT and request.stream and held is not None:
-            self._readiness.begun(request, held)
+        if request.want == ACT and request.stream and prefix is not None:
+            self._readiness.begun(request, prefix)
 
     def _observe(self, request: Request) -> bool:
         """Take the newest observation; a request for which there is none is finished."""
@@ -526,12 +526,14 @@ class Scheduler:
     def _own(self, other: Request) -> list[Request]:
         """Chunks in progress of the same robot's stream."""
         acting = self._acting()
-        return [one for one in acting if one.stream and one.robot == other.robot and one is not other]
+        return [
+            chunk for chunk in acting if chunk.stream and chunk.robot == other.robot and chunk is not other
+        ]
 
     def _cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's, now: nobody wants
         them, and it may need their seats."""
-        self._drop(one for one in self._own(new) if one.instruction != new.instruction)
+        self._drop(chunk for chunk in self._own(new) if chunk.instruction != new.instruction)
         self._reap()
 
     def _cancel_older(self, than: Request, launched: bool = True) -> None:
@@ -539,8 +541,8 @@ class Scheduler:
         be: nobody wants them then. launched: also those of other lanes, and whose results are on their
         way."""
         lane = self._lane(than)
-        own = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.launched)]
-        self._drop(one for one in own if one.number < than.number)
+        chunks = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.launched)]
+        self._drop(chunk for chunk in chunks if chunk.number < than.number)
 
     def _drop(self, requests: Iterable[Request]) -> None:
         """Mark these requests for `_reap`."""
@@ -564,11 +566,11 @@ class Scheduler:
             return False
         self._moved = True
         try:
-            with self._lane(request).computing(), ExitStack() as held:
+            with self._lane(request).computing(), ExitStack() as prefix:
                 if request.want != OBSERVE and begun and request.prefix is not None:
-                    held.callback(request.prefix.release)
+                    prefix.callback(request.prefix.release)
                 if cancelled and isinstance(request.result, Prefix):
-                    held.callback(request.result.release)
+                    prefix.callback(request.result.release)
                 if begun:
                     self._runner.drop(request)
         finally:

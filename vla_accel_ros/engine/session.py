@@ -66,11 +66,11 @@ class Session:
 
     def differences(self, other: Session) -> list[str]:
         """What may make the other session's numbers differ, one phrase each: "seed 0, here 1"."""
-        mine, theirs = self._facts(), other._facts()
+        facts, others_facts = self._facts(), other._facts()
         return [
-            f"{name} {_short(mine.get(name))}, here {_short(theirs.get(name))}"
-            for name in dict.fromkeys((*mine, *theirs))
-            if mine.get(name) != theirs.get(name)
+            f"{name} {_short(facts.get(name))}, here {_short(others_facts.get(name))}"
+            for name in dict.fromkeys((*facts, *others_facts))
+            if facts.get(name) != others_facts.get(name)
         ]
 
     def shares_engine(self, other: Session) -> bool:
@@ -83,12 +83,12 @@ class Session:
 
     def _facts(self) -> dict[str, object]:
         """Everything that the numbers depend on, by name."""
-        what = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
+        facts = {"checkpoint": self.checksum, "runs on": self.device, "code of vla_accel_ros": self.build}
         versions = dict(version.split(" ", 1) for version in self.versions)
         settings = self.by_name()
         for name in (ROBOT, REPLICA, JPEG, TRAINED, PIXELS, "goal"):  # do not change the numbers of a replay
             settings.pop(name, None)
-        return {**what, **settings, **versions}
+        return {**facts, **settings, **versions}
 
 
 def session_of(
@@ -110,7 +110,7 @@ def session_of(
     session when the robot is described again. Raises ValueError for an unknown robot.
     """
     device, embodiment = engine.policy.device, engine.runner.robots.of(robot)
-    found = {
+    facts = {
         **({ROBOT: robot} if robot else {}),
         "step_dt_s": embodiment.step_dt_s,
         "statistics_sha256": statistics_checksum(embodiment.policy),
@@ -127,7 +127,7 @@ def session_of(
         urdf=urdf,
         cameras=tuple(topics),
         topics=tuple(topics.values()),
-        settings=json.dumps({**asdict(engine.config), **settings, **found}, sort_keys=True),
+        settings=json.dumps({**asdict(engine.config), **settings, **facts}, sort_keys=True),
         device=device_name(device),
         versions=versions(device),
         build=build(),
@@ -174,16 +174,16 @@ def versions(device: torch.device) -> tuple[str, ...]:
     import cv2
     import torch
 
-    found = [f"vla_accel_ros {_version()}", f"python {platform.python_version()}"]
-    found += [f"torch {torch.__version__}", f"numpy {np.__version__}", f"opencv {cv2.__version__}"]
+    facts = [f"vla_accel_ros {_version()}", f"python {platform.python_version()}"]
+    facts += [f"torch {torch.__version__}", f"numpy {np.__version__}", f"opencv {cv2.__version__}"]
     if device.type == "cuda":
-        found += [f"cuda {torch.version.cuda}", f"cudnn {torch.backends.cudnn.version()}"]
+        facts += [f"cuda {torch.version.cuda}", f"cudnn {torch.backends.cudnn.version()}"]
         try:
             import triton
         except ImportError:
-            return tuple(found)
-        found.append(f"triton {triton.__version__}")
-    return tuple(found)
+            return tuple(facts)
+        facts.append(f"triton {triton.__version__}")
+    return tuple(facts)
 
 
 @cache

@@ -79,11 +79,11 @@ class FlowActor:
         flow_times(config.steps, time_rule)
         self.horizon = int(policy.config.horizon)
         self._seats: Seats | None = None
-        count, beside = config.staggered, FRAME_SLOTS + config.frames_together - 1
-        if count and pool.slots < count + beside:
+        count, spare = config.staggered, FRAME_SLOTS + config.frames_together - 1
+        if count and pool.slots < count + spare:
             raise ValueError(
-                f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {beside} more "
-                f"are needed: give at least {count + beside}."
+                f"slots is {pool.slots}, but {count} chunks in progress hold a frame each and {spare} more "
+                f"are needed: give at least {count + spare}."
             )
         if count and isinstance(stages, Stages):
             committed, by_load = policy.trained_delay > 0, config.seats_by_load
@@ -92,8 +92,8 @@ class FlowActor:
             self._seats = CapturedPlainSeats(stages, count, config.steps)
         elif count:
             # Each by itself: else, in plain torch, a chunk's bits would depend on the others in its batch.
-            given = count, config.steps, time_rule
-            self._seats = PlainSeats(self._flow, *given, together=False, solver=config.solver)
+            arguments = count, config.steps, time_rule
+            self._seats = PlainSeats(self._flow, *arguments, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
         self._noise = ChunkNoise(config, (self.horizon, int(policy.config.action_dim)))
 
@@ -122,8 +122,8 @@ class FlowActor:
         """Whether a seat is free, or will be when chunks of another instruction are dropped."""
         if self._seats is None or request.whole:
             return True
-        others = [one for one in self._seated.values() if one.robot == request.robot and one.stream]
-        makes_way = any(one.instruction != request.instruction for one in others)
+        seated = [chunk for chunk in self._seated.values() if chunk.robot == request.robot and chunk.stream]
+        makes_way = any(chunk.instruction != request.instruction for chunk in seated)
         return len(self._seated) < self._seats.count or makes_way
 
     def begin(self, request: Request) -> None:
@@ -139,49 +139,49 @@ class FlowActor:
                 "set keep_exact to true, or guide with jacobian 'identity'."
             )
         takes_state = policy.chain.takes_state
-        given = act.state is not None and takes_state
-        state = np.array(act.state, np.float32) if given else None
+        has_state = act.state is not None and takes_state
+        state = np.array(act.state, np.float32) if has_state else None
         origin = prefix.state if state is None else state
         check_states(request, len(origin), self._seats.steps if self._seats and not request.whole else 0)
         request.wish = act = self._agree(replace(act, state=state), prefix, origin)
-        held = None if act.committed is None else Committed.of(policy, act.committed, origin)
+        committed = None if act.committed is None else Committed.of(policy, act.committed, origin)
         normalized = policy.normalized_state(origin)[None] if takes_state else None
         noise = self._noise.begin(request, prefix)
-        doing = _Denoising(policy, origin, noise, normalized, act.guidance, held)
+        denoising = _Denoising(policy, origin, noise, normalized, act.guidance, committed)
         if self._seats is not None and not request.whole:
-            doing.seat = self._free_seat(self._seats.count)
-            self._seated[doing.seat] = request
+            denoising.seat = self._free_seat(self._seats.count)
+            self._seated[denoising.seat] = request
             if isinstance(self._seats, CapturedSeats):
-                self._take(doing, self._seats, self._pool.span(prefix.slot, 0, prefix.n_tokens))
-        request.progress = doing
+                self._take(denoising, self._seats, self._pool.span(prefix.slot, 0, prefix.n_tokens))
+        request.progress = denoising
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """Compute all steps of chunks without a seat, and one step of the others. See
         engine.runner.interface.Runner."""
         seated = [request for request in batch.requests if request.progress.seat is not None]
-        made = self._step(seated, batch.steps or self._config.steps) if seated else []
+        pending = self._step(seated, batch.steps or self._config.steps) if seated else []
         for request in batch.requests:
             if request not in seated:
                 with failing_alone(request):
-                    made.append((request, self._whole(request)))
+                    pending.append((request, self._whole(request)))
         if self._device.type != "cuda":
-            self._finish(made)
+            self._finish(pending)
             return None
-        for request, _ in made:
+        for request, _ in pending:
             request.status = Status.LAUNCHED
-        if made:  # whose results come last
-            return partial(self._finish, made, made[-1][1].wait)
-        over = torch.cuda.Event()
-        over.record(current_stream(self._device))
-        return partial(self._finish, made, over.synchronize)
+        if pending:  # whose results come last
+            return partial(self._finish, pending, pending[-1][1].wait)
+        event = torch.cuda.Event()
+        event.record(current_stream(self._device))
+        return partial(self._finish, pending, event.synchronize)
 
     def drop(self, request: Request) -> None:
         """Free the request's seat."""
-        doing = request.progress
-        if self._seats is not None and doing is not None and doing.seat is not None:
-            self._seats.leave(doing.seat)
-            self._seated.pop(doing.seat)
-            doing.seat = None
+        denoising = request.progress
+        if self._seats is not None and denoising is not None and denoising.seat is not None:
+            self._seats.leave(denoising.seat)
+            self._seated.pop(denoising.seat)
+            denoising.seat = None
 
     def idle(self) -> None:
         """Make the noise of the next request, if its frame does not decide it."""
@@ -209,8 +209,8 @@ class FlowActor:
         for request in seated:
             if not request.progress.seated:
                 with failing_alone(request):
-                    kept = self._kept(request.frame, request.progress, self._seats.steps)
-                    self._take(request.progress, self._seats, kept)
+                    results = self._kept(request.frame, request.progress, self._seats.steps)
+                    self._take(request.progress, self._seats, results)
         seated = [request for request in seated if request.error is None]
         finished: list[Request] = []
         for _ in range(steps):
@@ -222,10 +222,10 @@ class FlowActor:
             finished = [request for request in seated if request.progress.steps == self._seats.steps]
             if finished:
                 break
-        made = self._seats.results([request.progress.seat for request in finished]) if finished else []
+        pending = self._seats.results([request.progress.seat for request in finished]) if finished else []
         for request in finished:
             self.drop(request)
-        return list(zip(finished, made, strict=True))
+        return list(zip(finished, pending, strict=True))
 
     def _take(self, doing: _Denoising, seats: Seats, kept: Any) -> None:
         """Put a chunk into its seat."""
@@ -242,35 +242,37 @@ class FlowActor:
         return next(seat for seat in range(count) if seat not in self._seated)
 
     def _inpainting(self, doing: _Denoising) -> Inpainting | None:
-        given = doing.guidance or doing.committed
-        return None if given is None else Inpainting.of(given, self.horizon, self._policy.config.action_dim)
+        agreement = doing.guidance or doing.committed
+        if agreement is None:
+            return None
+        return Inpainting.of(agreement, self.horizon, self._policy.config.action_dim)
 
     def _whole(self, request: Request) -> Pending:
-        prefix, doing = request.frame, request.progress
+        prefix, denoising = request.frame, request.progress
         steps = self._config.steps if request.act.steps is None else request.act.steps
         flow_times(steps, self._time_rule)
         if self._stages is None or request.act.exact:
-            return self._plain(doing, self._kept(prefix, doing, steps), steps, request.act.exact)
-        guide = self._inpainting(doing)
+            return self._plain(denoising, self._kept(prefix, denoising, steps), steps, request.act.exact)
+        guide = self._inpainting(denoising)
         guides = None if guide is None else [guide]
-        place, joints = ([prefix.slot], [prefix.n_tokens]), [doing.policy.joints]
-        return self._stages.submit(doing.noise, doing.state, *place, steps, guides, joints=joints)
+        extent, joints = ([prefix.slot], [prefix.n_tokens]), [denoising.policy.joints]
+        return self._stages.submit(denoising.noise, denoising.state, *extent, steps, guides, joints=joints)
 
     def _kept(self, prefix: Prefix, doing: _Denoising, steps: int) -> dict[str, Any]:
         """What a chunk's steps read, by name: results of the frame, and what is computed once for the
         chunk."""
-        kept, device, chain = {**self._prefill.kept(prefix)}, self._device, self._policy.chain
+        results, device, chain = {**self._prefill.kept(prefix)}, self._device, self._policy.chain
         if {"noise", "dt"} & set(chain.acting.reads):
-            kept |= {"noise": doing.noise.to(device), "dt": torch.full((1,), -1.0 / steps, device=device)}
+            results |= {"noise": doing.noise.to(device), "dt": torch.full((1,), -1.0 / steps, device=device)}
         if chain.of_chunk:
-            kept[STATE] = None if doing.state is None else doing.state[0].to(device)
+            results[STATE] = None if doing.state is None else doing.state[0].to(device)
             for micro in chain.of_chunk:
-                kept |= computed(doing.policy, micro, kept)
-        return kept
+                results |= computed(doing.policy, micro, results)
+        return results
 
     def _plain(self, doing: _Denoising, kept: dict[str, Any], steps: int, exact: bool) -> Pending:
         """Compute a chunk with the plain network. exact: with its derivative."""
-        policy, guidance, held = doing.policy, doing.guidance, doing.committed
+        policy, guidance, committed = doing.policy, doing.guidance, doing.committed
         start = doing.noise.to(policy.device)
         state = None if doing.state is None else doing.state.to(policy.device)
         moved: list[Tensor] = []
@@ -289,8 +291,8 @@ class FlowActor:
 
         with torch.no_grad() if exact else torch.inference_mode():
             field: Velocity = velocity
-            if held is not None:
-                start, field = held.begin(start), held.hold(at)
+            if committed is not None:
+                start, field = committed.begin(start), committed.hold(at)
             flow = sample(field, start, steps, self._time_rule, self._config.solver, guide, measure)
             return Pending(Samples.of(flow, moved))
 
@@ -306,8 +308,8 @@ class FlowActor:
                     request.finish(self._chunk(request, pending.wait()))
 
     def _chunk(self, request: Request, made: Samples) -> Chunk:
-        prefix, doing, act = request.frame, request.progress, request.act
-        actions = doing.policy.actions(torch.from_numpy(made.actions[0]), doing.origin)
+        prefix, denoising, act = request.frame, request.progress, request.act
+        actions = denoising.policy.actions(torch.from_numpy(made.actions[0]), denoising.origin)
         if act.committed is not None:
             actions[: len(act.committed)] = act.committed
         return Chunk(
@@ -320,5 +322,5 @@ class FlowActor:
             agreement=act.agreement,
             state=act.state,
             step_magnitudes=made.magnitudes[:, 0, : len(actions)],
-            step_states=np.stack(doing.step_states) if doing.step_states else None,
+            step_states=np.stack(denoising.step_states) if denoising.step_states else None,
         )

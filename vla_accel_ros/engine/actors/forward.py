@@ -43,23 +43,24 @@ class ForwardActor:
 
     def begin(self, request: Request) -> None:
         """Note the state, if the network takes one."""
-        given = request.act.state is not None and self._chain.takes_state
-        request.wish = replace(request.act, state=np.array(request.act.state, np.float32) if given else None)
+        has_state = request.act.state is not None and self._chain.takes_state
+        state = np.array(request.act.state, np.float32) if has_state else None
+        request.wish = replace(request.act, state=state)
 
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """Compute every chunk; see the scheduler's Runner."""
-        made = list[tuple[Request, torch.Tensor]]()
+        raws = list[tuple[Request, torch.Tensor]]()
         for request in batch.requests:
             with failing_alone(request):
-                made.append((request, self._raw(request, request.frame)))
+                raws.append((request, self._raw(request, request.frame)))
         if self._device.type != "cuda":
-            self._finish(made)
+            self._finish(raws)
             return None
-        for request, _ in made:
+        for request, _ in raws:
             request.status = Status.LAUNCHED
-        over = current_stream(self._device).record_event()
-        return partial(self._finish, made, over)
+        event = current_stream(self._device).record_event()
+        return partial(self._finish, raws, event)
 
     def drop(self, request: Request) -> None:
         """Does nothing: the actor holds nothing for a request."""
@@ -69,13 +70,13 @@ class ForwardActor:
 
     def _raw(self, request: Request, prefix: Prefix) -> torch.Tensor:
         """float32 [H, A], normalised, on the device or on its way to the host."""
-        policy, given = cast(FlowPolicy, prefix.embodiment.policy), {**self._prefill.kept(prefix)}
+        policy, values = cast(FlowPolicy, prefix.embodiment.policy), {**self._prefill.kept(prefix)}
         if self._chain.takes_state:
             origin = prefix.state if request.act.state is None else request.act.state
-            given[STATE] = policy.normalized_state(origin).to(self._device)
+            values[STATE] = policy.normalized_state(origin).to(self._device)
         for micro in (*self._chain.of_chunk, self._chain.acting):
-            given |= computed(policy, micro, given)
-        raw: torch.Tensor = given[ACTIONS]
+            values |= computed(policy, micro, values)
+        raw: torch.Tensor = values[ACTIONS]
         return raw.float().to("cpu", non_blocking=True) if raw.is_cuda else raw
 
     def _finish(self, made: list[tuple[Request, torch.Tensor]], over: torch.cuda.Event | None = None) -> None:

@@ -20,14 +20,14 @@ from vla_accel_ros.models.policies import FlowPolicy
 def check_states(request: Request, size: int, steps: int) -> None:
     """Raise ValueError if the request's step_states are no states, or do not have shape [steps, size]. size:
     of the state that it begins with; steps: of a staggered chunk, 0 if the request is not one."""
-    given = request.act.step_states
-    if given is None:
+    states = request.act.step_states
+    if states is None:
         return
     if not steps:
         raise ValueError("step_states are for chunks in seats: give staggered 2 or more, and no steps")
-    if given.shape != (steps, size):
-        raise ValueError(f"step_states has shape {list(given.shape)}; give {[steps, size]}")
-    for state in given:
+    if states.shape != (steps, size):
+        raise ValueError(f"step_states has shape {list(states.shape)}; give {[steps, size]}")
+    for state in states:
         cast(FlowPolicy, request.frame.embodiment.policy).normalized_state(state)
 
 
@@ -42,19 +42,19 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
     sensed: dict[str, np.ndarray | None] = {}
     changed: dict[int, Tensor] = {}
     for request in seated:
-        doing, given = request.progress, request.act.step_states
-        if given is None and not (newest and request.act.sense is not None):
+        denoising, states = request.progress, request.act.step_states
+        if states is None and not (newest and request.act.sense is not None):
             continue
-        if given is None and request.robot not in sensed:
+        if states is None and request.robot not in sensed:
             sensed[request.robot] = _sensed(request)
-        state = sensed[request.robot] if given is None else given[doing.steps]
-        before = doing.step_states[-1] if doing.step_states else doing.origin
+        state = sensed[request.robot] if states is None else states[denoising.steps]
+        before = denoising.step_states[-1] if denoising.step_states else denoising.origin
         after = before
         with suppress(Exception):  # what cannot be a state is as if it could not be read
             newer = before if state is None else np.array(state, np.float32)
             if newer.shape == before.shape and not np.array_equal(newer, before):
-                changed[doing.seat], after = doing.policy.normalized_state(newer)[None], newer
-        doing.step_states.append(after)
+                changed[denoising.seat], after = denoising.policy.normalized_state(newer)[None], newer
+        denoising.step_states.append(after)
     return changed
 
 

@@ -42,8 +42,8 @@ _REPEATS = 5
 
 def check(request: Request, acts: str = "acts by tokens") -> None:
     """Raise ValueError for arguments that only denoised chunks take."""
-    given = {name: getattr(request.act, name) for name in ("noise", "steps", "guidance", "committed")}
-    for name, value in given.items():
+    arguments = {name: getattr(request.act, name) for name in ("noise", "steps", "guidance", "committed")}
+    for name, value in arguments.items():
         if value is not None and not (name == "noise" and isinstance(value, int)):
             raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
 
@@ -175,8 +175,8 @@ class PackedTokenActor:
         riding = [request for request in batch.requests if request.stage == DECODE]
         segments = [*self._decodes(riding), *(self._prefill(request, batch.draft) for request in new)]
         hidden = self._forward(segments)
-        for place, request in enumerate(new, len(riding)):
-            hidden[place] = hidden[place][:, request.frame.n_tokens - 1 :]
+        for row, request in enumerate(new, len(riding)):
+            hidden[row] = hidden[row][:, request.frame.n_tokens - 1 :]
         said = self._said(hidden)
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
@@ -205,19 +205,19 @@ class PackedTokenActor:
             return
         config = self._policy.config
         images = config.max_tokens - config.max_prompt
-        most = most_riders(mode, self._config.token_prefer, self.tokens)
+        riders = most_riders(mode, self._config.token_prefer, self.tokens)
         drafts = {draft for tokens in self._counts for draft in draft_lengths(mode, tokens)}
         rows = {images + words + draft for words in prompts for draft in drafts}
         counts = [*forward.distinct(rows), *([0] if self.tokens > 1 else [])]
-        with torch.inference_mode(), self._pool.holding(most + 2) as slots:
+        with torch.inference_mode(), self._pool.holding(riders + 2) as slots:
             for done, count in enumerate(counts):
                 progress(f"forwards of {count} new rows" if count else "decodes", done, len(counts))
-                for riding in range(most + 1) if count else range(1, max(most, 1) + 1):
+                for riding in range(riders + 1) if count else range(1, max(riders, 1) + 1):
                     forward(self._nothing(count, slots[: riding + bool(count)]))
 
     def measure(self) -> Times:
         """Returns the median times of the forwards that token_mode "auto" chooses by, after warm-up."""
-        config, rest = self._policy.config, self.tokens - 1
+        config, decodes = self._policy.config, self.tokens - 1
         words = min(config.max_tokens - config.max_prompt + MEASURED_WORDS, config.max_tokens)
         with torch.inference_mode(), self._pool.holding(self.tokens) as slots:
 
@@ -231,9 +231,9 @@ class PackedTokenActor:
                 return statistics.median(seconds[2:])
 
             prefill = taken(words, 0)
-            if not rest:
+            if not decodes:
                 return Times(prefill, prefill, prefill, prefill)
-            return Times(prefill, taken(words + rest, 0), taken(words, rest), taken(0, 1))
+            return Times(prefill, taken(words + decodes, 0), taken(words, decodes), taken(0, 1))
 
     def _now_s(self) -> float:
         if self._policy.device.type == "cuda":
@@ -247,10 +247,10 @@ class PackedTokenActor:
             return self._pool.k.new_zeros(1, count, self._policy.config.prefix.width)
 
         span, riding = self._pool.span, slots[bool(rows) :]
-        made = [Segment(zeros(1), (span(slot, 0, 1),), out=span(slot, 1, 2)) for slot in riding]
+        segments = [Segment(zeros(1), (span(slot, 0, 1),), out=span(slot, 1, 2)) for slot in riding]
         if rows:
-            made.append(Segment(zeros(rows), causal=True, out=span(slots[0], 0, rows)))
-        return made
+            segments.append(Segment(zeros(rows), causal=True, out=span(slots[0], 0, rows)))
+        return segments
 
     def _prefill(self, request: Request, draft: tuple[int, ...]) -> Segment:
         prefix = request.frame
@@ -265,13 +265,13 @@ class PackedTokenActor:
             return []
         model = self._policy.model
         ids = torch.tensor([[request.tokens[-1] for request in riding]], device=self._policy.device)
-        made = []
+        segments = []
         for request, x in zip(riding, model.embed_tokens(ids).split(1, dim=1), strict=True):
             prefix = request.frame
-            known = prefix.n_tokens + len(request.tokens) - 1  # the last token is not in the slot yet
+            length = prefix.n_tokens + len(request.tokens) - 1  # the last token is not in the slot yet
             slot, span = self._slots[request], self._pool.span
-            made.append(Segment(x, (span(slot, 0, known),), out=span(slot, known, known + 1)))
-        return made
+            segments.append(Segment(x, (span(slot, 0, length),), out=span(slot, length, length + 1)))
+        return segments
 
     def _said(self, hidden: list[Tensor]) -> list[list[int]]:
         """The likeliest id after each row, read from the device in one copy."""

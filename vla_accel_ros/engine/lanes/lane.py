@@ -154,12 +154,12 @@ class Lane:
         over, or already has something behind it."""
         if self.batch is not None or self._is_full:
             return False
-        first = next((one for one in reversed(self.ahead) if one.is_first), None)
+        first = next((launched for launched in reversed(self.ahead) if launched.is_first), None)
         return first is None or (first is self.ahead[-1] and now_s >= first.look_until_s)
 
     @property
     def _is_full(self) -> bool:
-        steps = sum(one.is_step for one in self.ahead)
+        steps = sum(launched.is_step for launched in self.ahead)
         if steps > 1 or len(self.ahead) - steps > GROUPS_AHEAD:
             return True
         return bool(self.ahead) and not self.ahead[-1].is_followed
@@ -172,7 +172,8 @@ class Lane:
 
     def wake_s(self, now_s: float) -> float:
         """When to step again if nothing changes."""
-        times = [one.look_until_s for one in self.ahead if one.is_first and one.look_until_s > now_s]
+        firsts = [launched.look_until_s for launched in self.ahead if launched.is_first]
+        times = [until_s for until_s in firsts if until_s > now_s]
         if self.ahead:
             times.append(self.due_s)
         return min([*times, self.again_s if self.is_free(now_s) else math.inf])

@@ -52,15 +52,15 @@ class Partitioned:
         self._rule: Partitions | None = None
         self.measured: tuple[Measured, ...] = ()
         self.chooses, self.why = False, ""
-        asked, split = config.partition, config.split
-        if asked == NO_PARTITION:
+        requested, split = config.partition, config.split
+        if requested == NO_PARTITION:
             return
         if device.type != "cuda":
             self._ignore(f"the model runs on {device}, which has no multiprocessors to divide")
         elif not captured:
             if split is not None:
                 raise ValueError(
-                    f"partition is '{asked}', but {_CAPTURED}: use fast with pi0 or pi0.5, or partition "
+                    f"partition is '{requested}', but {_CAPTURED}: use fast with pi0 or pi0.5, or partition "
                     f"'{NO_PARTITION}'."
                 )
             self._ignore(_CAPTURED)
@@ -143,7 +143,7 @@ class Partitioned:
                 tried = [self._measured(stages, actor, views, prompt)]
                 for number in candidates(sms):
                     split = streams.add(Split(number, 1))
-                    if any(split == one.split for one in tried):
+                    if any(split == measured.split for measured in tried):
                         continue
                     stages.partitions.update(streams.named())
                     streams.use(split)
@@ -171,9 +171,9 @@ class Partitioned:
         actions, frames = (
             next(lane for lane, kinds in self._lanes.items() if kind in kinds) for kind in (ACT, OBSERVE)
         )
-        with stages.pool.holding(2) as (seen, acted):
+        with stages.pool.holding(2) as (frame_slot, acted):
 
-            def frame(slot: int = seen) -> int:
+            def frame(slot: int = frame_slot) -> int:
                 with streams.on(frames):
                     (length,) = stages.observe([images], [words], [slot])
                 streams.of(frames).synchronize()

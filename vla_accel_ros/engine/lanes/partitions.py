@@ -53,27 +53,28 @@ def divide(
     the device.
     """
     driver = driver or _driver()
-    number, mine, rest = _split(device, first, driver)
-    one, two = (
-        _partition(driver, number, part, at) for part, at in zip((mine, rest), priorities, strict=True)
+    number, first_part, second_part = _split(device, first, driver)
+    one_side, other_side = (
+        _partition(driver, number, part, levels)
+        for part, levels in zip((first_part, second_part), priorities, strict=True)
     )
-    return one, two
+    return one_side, other_side
 
 
 def sizes(device: torch.device, first: int, driver: Any = None) -> tuple[int, int]:
     """Number of multiprocessors in each set that `divide` would make; raises the same errors."""
-    _, mine, rest = _split(device, first, driver or _driver())
-    return _count(mine), _count(rest)
+    _, first_part, second_part = _split(device, first, driver or _driver())
+    return _count(first_part), _count(second_part)
 
 
 def of_size(device: torch.device, count: int, driver: Any = None) -> Partition:
     """A partition of so many multiprocessors, from either side of a split, or of the next larger number there
     is."""
     driver = driver or _driver()
-    mine, rest = sizes(device, count, driver)
-    other = mine + rest - count
+    first_part, second_part = sizes(device, count, driver)
+    other = first_part + second_part - count
     with suppress(ValueError):  # the other side may leave nothing
-        if mine != count and sizes(device, other, driver)[1] == count:
+        if first_part != count and sizes(device, other, driver)[1] == count:
             return divide(device, other, driver=driver)[1]
     return divide(device, count, driver=driver)[0]
 
@@ -81,20 +82,21 @@ def of_size(device: torch.device, count: int, driver: Any = None) -> Partition:
 def _split(device: torch.device, first: int, driver: Any) -> tuple[ctypes.c_int, Any, Any]:
     number = ctypes.c_int()
     _call(driver, "cuDeviceGet", ctypes.byref(number), device.index or 0)
-    whole, mine, rest = (ctypes.create_string_buffer(_RESOURCE_BYTES) for _ in range(3))
+    whole, first_part, second_part = (ctypes.create_string_buffer(_RESOURCE_BYTES) for _ in range(3))
     _call(driver, "cuDeviceGetDevResource", number, whole, _SM)
-    there = _count(whole)
-    if not 0 < first < there:
+    available = _count(whole)
+    if not 0 < first < available:
         raise ValueError(
-            f"a partition of {first} multiprocessors was asked for; {device} has {there} in all."
+            f"a partition of {first} multiprocessors was asked for; {device} has {available} in all."
         )
     groups = ctypes.c_uint(1)
-    _call(driver, "cuDevSmResourceSplitByCount", mine, ctypes.byref(groups), whole, rest, 0, first)
-    if not _count(mine) or not _count(rest):
+    split = first_part, ctypes.byref(groups), whole, second_part, 0, first
+    _call(driver, "cuDevSmResourceSplitByCount", *split)
+    if not _count(first_part) or not _count(second_part):
         raise ValueError(
-            f"a partition of {first} multiprocessors leaves none of the {there} of {device}: give fewer."
+            f"a partition of {first} multiprocessors leaves none of the {available} of {device}: give fewer."
         )
-    return number, mine, rest
+    return number, first_part, second_part
 
 
 def _partition(driver: Any, number: ctypes.c_int, part: Any, priorities: Sequence[int]) -> Partition:

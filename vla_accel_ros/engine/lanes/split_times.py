@@ -33,11 +33,11 @@ def measure(
     """Returns the times of a split. frame, action: compute one, and return when it is finished. frame is
     called in this thread, action also in another, at the same time. Errors of either are raised here."""
     alone = [statistics.median(_times(run, clock, RUNS)) for run in (frame, action)]
-    acted, failed, over = [], [], threading.Event()
+    acted, failed, ended = [], [], threading.Event()
 
     def act() -> None:
         try:
-            while not over.is_set():
+            while not ended.is_set():
                 acted.extend(_times(action, clock, 1, warm_ups=0))
         except BaseException as error:
             failed.append(error)
@@ -45,13 +45,13 @@ def measure(
     thread = threading.Thread(target=act, name="actions beside frames")
     thread.start()
     try:
-        seen = _times(frame, clock, frames)
+        frame_times = _times(frame, clock, frames)
     finally:
-        over.set()
+        ended.set()
         thread.join()
     if failed:
         raise failed[0]
-    return Measured(split, alone[0], alone[1], statistics.median(seen), late(acted or [alone[1]]))
+    return Measured(split, alone[0], alone[1], statistics.median(frame_times), late(acted or [alone[1]]))
 
 
 def late(seconds: list[float]) -> float:
@@ -65,9 +65,9 @@ def _times(
 ) -> list[float]:
     for _ in range(warm_ups):
         run()
-    found = []
+    times = []
     for _ in range(count):
         began_s = clock()
         run()
-        found.append(clock() - began_s)
-    return found
+        times.append(clock() - began_s)
+    return times

@@ -35,10 +35,12 @@ class LaneStreams:
     def __init__(self, lanes: Mapping[str, Sequence[str]], device: torch.device, driver: Any = None) -> None:
         self._device, self._driver = device, driver
         # Lower is more urgent; 0 is the default of CUDA streams.
-        self._priorities = {name: at - len(lanes) for at, name in enumerate(lanes)}
+        self._priorities = {name: level - len(lanes) for level, name in enumerate(lanes)}
         self._acting = [name for name, kinds in lanes.items() if set(kinds) <= {ACT, WHOLE}]
         self._streams: dict[Split | None, dict[str, torch.cuda.Stream]] = {
-            None: {name: torch.cuda.Stream(device, priority=at) for name, at in self._priorities.items()}
+            None: {
+                lane: torch.cuda.Stream(device, priority=level) for lane, level in self._priorities.items()
+            }
         }
         self.split: Split | None = None
         self.why = ""
@@ -67,27 +69,31 @@ class LaneStreams:
 
         Raises ValueError if the device cannot have this split, CannotDivide if it cannot be divided at all.
         """
-        mine = [self._priorities[lane] for lane in self._acting]
-        other = {lane: at for lane, at in self._priorities.items() if lane not in self._acting}
-        made = sizes(self._device, wanted.actions, self._driver)
-        if made[1] >= wanted.rest:
-            one, two = divide(self._device, wanted.actions, (mine, [*other.values()]), self._driver)
+        acting = [self._priorities[lane] for lane in self._acting]
+        other = {lane: level for lane, level in self._priorities.items() if lane not in self._acting}
+        halves = sizes(self._device, wanted.actions, self._driver)
+        if halves[1] >= wanted.rest:
+            acting_part, remainder = divide(
+                self._device, wanted.actions, (acting, [*other.values()]), self._driver
+            )
         else:  # dividing in the other order may lose less by rounding
             turned = sizes(self._device, wanted.rest, self._driver)
             if turned[1] < wanted.actions:
                 raise ValueError(
-                    f"partition is '{wanted}', but {self._device} has {sum(made)} multiprocessors, which can "
-                    f"be divided as {made[0]}:{made[1]} or {turned[1]}:{turned[0]}: give numbers that fit "
-                    "into one of them."
+                    f"partition is '{wanted}', but {self._device} has {sum(halves)} multiprocessors, which "
+                    f"can be divided as {halves[0]}:{halves[1]} or {turned[1]}:{turned[0]}: give numbers "
+                    "that fit into one of them."
                 )
-            two, one = divide(self._device, wanted.rest, ([*other.values()], mine), self._driver)
-        found = Split(one.sms, two.sms)
-        if found not in self._streams:
-            self._streams[found] = {
-                **dict(zip(self._acting, one.streams, strict=True)),
-                **dict(zip(other, two.streams, strict=True)),
+            remainder, acting_part = divide(
+                self._device, wanted.rest, ([*other.values()], acting), self._driver
+            )
+        split = Split(acting_part.sms, remainder.sms)
+        if split not in self._streams:
+            self._streams[split] = {
+                **dict(zip(self._acting, acting_part.streams, strict=True)),
+                **dict(zip(other, remainder.streams, strict=True)),
             }
-        return found
+        return split
 
     def take(self, wanted: Split) -> None:
         """Use a split from now on; none, with one warning, if the device cannot be divided.
@@ -138,7 +144,7 @@ class LaneStreams:
             base.wait_stream(other)
 
     def _otherwise(self) -> str:
-        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
-        if least == greatest:
+        lowest, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
+        if lowest == greatest:
             return "the lanes share all multiprocessors, without priorities, which it does not have either"
         return "the lanes share all multiprocessors, and those of actions come first by priority"

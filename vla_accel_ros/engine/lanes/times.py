@@ -97,7 +97,7 @@ class GpuTimes:
             first = max(self._read, self._count - len(self._pairs))
             if first == self._count:
                 return []
-            anchor, found = self._anchored(), list[Event]()
+            anchor, events = self._anchored(), list[Event]()
             for number in range(first + 1, min(first + MOST_READ, self._count) + 1):
                 pair = self._pairs[(number - 1) % len(self._pairs)]
                 if pair.recorded == number:
@@ -105,9 +105,9 @@ class GpuTimes:
                         break
                     event = self._event(pair, *anchor)
                     if pair.recorded == number:  # the lane may have taken it again meanwhile
-                        found.append(event)
+                        events.append(event)
                 self._read = number
-            return found
+            return events
 
     def _anchored(self) -> tuple[torch.cuda.Event, int]:
         """An event that the GPU has just reached, and when, by the host's clock."""

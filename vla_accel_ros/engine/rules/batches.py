@@ -48,10 +48,10 @@ class Batches(Chunks):
             return whole
         frames = sum(request.want in (OBSERVE, REWORD) for request in ready)
         chunks = len(begun) + len(waiting)
-        most = self._size(frames + chunks)
-        passed = self._turns.passed >= most + 2 * self._together  # nobody acts on these frames
-        if frames and chunks < most and (not begun or self._steps < SOON) and not (passed and chunks):
-            return frames_of(ready, min(self._together, most - chunks))
+        size = self._size(frames + chunks)
+        passed = self._turns.passed >= size + 2 * self._together  # nobody acts on these frames
+        if frames and chunks < size and (not begun or self._steps < SOON) and not (passed and chunks):
+            return frames_of(ready, min(self._together, size - chunks))
         joins = waiting[: max(0, self._seats - len(begun))]
         if not (begun or joins):
             return frames_of(ready, self._together)

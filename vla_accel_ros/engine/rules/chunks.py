@@ -72,16 +72,18 @@ class Turns:
     def waiting(self, ready: Sequence[Request]) -> set[Request]:
         """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
-        again = [request for request in ready if self._acts_again(request)]
+        repeated = [request for request in ready if self._acts_again(request)]
         waiting = set[Request]()
-        if not again or len(ready) == 1:
+        if not repeated or len(ready) == 1:
             return waiting
-        frames = [one for one in ready if one.want in (OBSERVE, REWORD)]
-        chunks = [one for one in ready if one.want == ACT and (one.begun or one.fresh or not one.stream)]
-        for request in again:
-            before = frames + chunks if request.whole else frames
+        frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
+        acts = [request for request in ready if request.want == ACT]
+        chunks = [request for request in acts if request.begun or request.fresh or not request.stream]
+        for request in repeated:
+            earlier = frames + chunks if request.whole else frames
             if any(
-                one.priority >= request.priority and one.submitted_s < request.submitted_s for one in before
+                other.priority >= request.priority and other.submitted_s < request.submitted_s
+                for other in earlier
             ):
                 waiting.add(request)
         return waiting

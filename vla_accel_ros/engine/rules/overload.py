@@ -140,24 +140,24 @@ class Overload(Rule):
                 self._note(request, ended_s)
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        held = [self._until_s(request) for request in ready if self._holds(request, now_s)]
-        return min([*held, self._quiet_s + self._calm_s], default=math.inf) if held else math.inf
+        until_s = [self._until_s(request) for request in ready if self._holds(request, now_s)]
+        return min([*until_s, self._quiet_s + self._calm_s], default=math.inf) if until_s else math.inf
 
     def _holds(self, request: Request, now_s: float) -> bool:
         """Whether the request is given up for now; counts the periods of that."""
         rung = self.rung
         if rung.level == NONE:
-            held = False
+            is_held = False
         elif request.want == ASK:
             return not request.partial and now_s < self._until_s(request)
         elif request.want == ACT:
-            again = request.stream and not request.begun and not request.fresh
-            held = again and now_s < self._until_s(request)
+            repeated = request.stream and not request.begun and not request.fresh
+            is_held = repeated and now_s < self._until_s(request)
         else:
-            held = rung.level == VISION and not request.begun and self._waits_for_chunk(request, now_s)
+            is_held = rung.level == VISION and not request.begun and self._waits_for_chunk(request, now_s)
         if request.want in self._late and not request.begun:
-            self._count(request, held, now_s)
-        return held
+            self._count(request, is_held, now_s)
+        return is_held
 
     def _until_s(self, request: Request) -> float:
         """Until when a request that may be held back is held."""
@@ -168,8 +168,8 @@ class Overload(Rule):
             takes_s = self.plan.takes_s(MicroBatch(request.stage, (request,)))
             period_s = max(request.pace.period_s, takes_s, LEAST_PERIOD_S)
             return acted_s + every * period_s if every > 1.0 else -math.inf
-        held = self._held.get((request.robot, OBSERVE))
-        return math.inf if held is None else held.since_s + MOST_HELD_S
+        entry = self._held.get((request.robot, OBSERVE))
+        return math.inf if entry is None else entry.since_s + MOST_HELD_S
 
     def _waits_for_chunk(self, request: Request, now_s: float) -> bool:
         of_robot = self._acting.get(request.robot)
@@ -178,27 +178,27 @@ class Overload(Rule):
             return False
         if self._let_go_s(request) is not None:
             return False
-        held = self._held.get((request.robot, OBSERVE))
-        return held is None or held.request() is not request or now_s < held.since_s + MOST_HELD_S
+        entry = self._held.get((request.robot, OBSERVE))
+        return entry is None or entry.request() is not request or now_s < entry.since_s + MOST_HELD_S
 
     def _count(self, request: Request, is_held: bool, now_s: float) -> None:
         key = request.robot, request.want
-        held = self._held.get(key)
-        if held is None or held.request() is not request:
+        entry = self._held.get(key)
+        if entry is None or entry.request() is not request:
             if not is_held:
                 return
-            held = self._held[key] = _Held(ref(request), now_s)
+            entry = self._held[key] = _Held(ref(request), now_s)
         period_s = max(request.pace.period_s, LEAST_PERIOD_S)
-        periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
-        if periods > held.counted:
-            now = self.degradation
-            counts = now.frames if request.want == OBSERVE else now.chunks
-            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - held.counted}
-            held.counted = periods
+        periods = math.floor((now_s - entry.since_s) / period_s + 1e-6)
+        if periods > entry.counted:
+            degradation = self.degradation
+            counts = degradation.frames if request.want == OBSERVE else degradation.chunks
+            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - entry.counted}
+            entry.counted = periods
             if request.want == OBSERVE:
-                self.degradation = replace(now, frames=counts)
+                self.degradation = replace(degradation, frames=counts)
             else:
-                self.degradation = replace(now, chunks=counts)
+                self.degradation = replace(degradation, chunks=counts)
         if not is_held:
             self._held.pop(key)
             if request.want == OBSERVE:
@@ -224,9 +224,9 @@ class Overload(Rule):
         if request.want == OBSERVE:
             let_go_s = self._let_go_s(request)
             began_s = request.submitted_s if let_go_s is None else let_go_s
-        late = ended_s - began_s > request.pace.most_s
-        self._late[request.want].append(late)
-        if late and sum(self._late[request.want]) >= AGAIN:
+        is_late = ended_s - began_s > request.pace.most_s
+        self._late[request.want].append(is_late)
+        if is_late and sum(self._late[request.want]) >= AGAIN:
             self._quiet_s = max(self._quiet_s, ended_s)
         overloaded = {want for want, last in self._late.items() if sum(last) >= UP}
         above = self._rung + 1
@@ -253,5 +253,5 @@ class Overload(Rule):
         raised = self.degradation.raised + (rung > self._rung)
         self._rung, self._quiet_s = rung, max(self._quiet_s, now_s)
         self.degradation = replace(self.degradation, level=self.rung.level, raised=raised)
-        for late in self._late.values():
-            late.clear()
+        for recent in self._late.values():
+            recent.clear()

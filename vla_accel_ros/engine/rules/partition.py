@@ -68,17 +68,17 @@ class Choice:
 
 def candidates(multiprocessors: int) -> list[int]:
     """Numbers of multiprocessors for actions to try on a GPU with so many; none on a very small one."""
-    found = {round(share * multiprocessors / STEP) * STEP for share in SHARES}
-    return sorted(number for number in found if 0 < number < multiprocessors)
+    sizes = {round(share * multiprocessors / STEP) * STEP for share in SHARES}
+    return sorted(number for number in sizes if 0 < number < multiprocessors)
 
 
 def front(measured: Sequence[Measured]) -> list[Measured]:
     """The Pareto front of frame and action times, by growing time of a frame."""
-    found: list[Measured] = []
-    for one in sorted(measured, key=lambda m: (m.frame_beside_s, m.action_beside_s)):
-        if not found or one.action_beside_s < found[-1].action_beside_s:
-            found.append(one)
-    return found
+    best: list[Measured] = []
+    for measurement in sorted(measured, key=lambda m: (m.frame_beside_s, m.action_beside_s)):
+        if not best or measurement.action_beside_s < best[-1].action_beside_s:
+            best.append(measurement)
+    return best
 
 
 def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> Choice:
@@ -86,33 +86,33 @@ def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> C
 
     Raises ValueError if no measurement is without a split.
     """
-    plain = next((one for one in measured if one.split is None), None)
+    plain = next((measurement for measurement in measured if measurement.split is None), None)
     if plain is None:
         raise ValueError("nothing was measured without a split, so there is nothing to compare with.")
     best = front(measured)
-    met = [one for one in best if one.load(frame_hz, action_hz) <= 1.0]
+    met = [measurement for measurement in best if measurement.load(frame_hz, action_hz) <= 1.0]
     if met:
-        taken = min(met, key=lambda one: one.frame_beside_s)
-        better = plain.load(frame_hz, action_hz) > 1.0 or _gains(taken.frame_beside_s, plain.frame_beside_s)
+        fastest = min(met, key=lambda one: one.frame_beside_s)
+        better = plain.load(frame_hz, action_hz) > 1.0 or _gains(fastest.frame_beside_s, plain.frame_beside_s)
     else:
-        taken = min(best, key=lambda one: one.load(frame_hz, action_hz))
-        better = _gains(taken.load(frame_hz, action_hz), plain.load(frame_hz, action_hz))
-    if taken.split is None or not better:
+        fastest = min(best, key=lambda one: one.load(frame_hz, action_hz))
+        better = _gains(fastest.load(frame_hz, action_hz), plain.load(frame_hz, action_hz))
+    if fastest.split is None or not better:
         return Choice(None, (), f"partition: auto takes none. {_compared(plain, measured)}")
-    sets = [taken.split]
-    for one in best:
-        fewer = one.split is not None and one.split.actions < taken.split.actions
-        if fewer and one.split is not None and one.action_beside_s * action_hz <= PATIENCE:
-            sets.append(one.split)
+    sets = [fastest.split]
+    for measurement in best:
+        fewer = measurement.split is not None and measurement.split.actions < fastest.split.actions
+        if fewer and measurement.split is not None and measurement.action_beside_s * action_hz <= PATIENCE:
+            sets.append(measurement.split)
     why = (
-        f"partition: auto takes {taken.split} multiprocessors (actions : the rest). {_times(taken)}; "
+        f"partition: auto takes {fastest.split} multiprocessors (actions : the rest). {_times(fastest)}; "
         f"{_times(plain)}"
     )
-    least = min(sets)
+    smallest = min(sets)
     return Choice(
-        taken.split,
+        fastest.split,
         tuple(sorted(sets)),
-        f"{why}. While several frames wait: down to {least}." if least != taken.split else f"{why}.",
+        f"{why}. While several frames wait: down to {smallest}." if smallest != fastest.split else f"{why}.",
     )
 
 
@@ -130,8 +130,8 @@ def split_for(pending: int, sets: Sequence[Split]) -> Split:
     if len(sizes) == 1:
         return sizes[0]
     alpha = min(b.actions - a.actions for a, b in pairwise(sizes))
-    wanted = sms_of_actions(pending, sizes[-1].actions, sizes[0].actions, alpha)
-    return next(split for split in sizes if split.actions >= wanted)
+    sms = sms_of_actions(pending, sizes[-1].actions, sizes[0].actions, alpha)
+    return next(split for split in sizes if split.actions >= sms)
 
 
 class Partitions(Rule):
@@ -155,8 +155,8 @@ class Partitions(Rule):
 
     def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
         if lane == self._frames and len(self.sets) > 1 and not any(map(_in_progress, ready)):
-            before, self._pending = self.split, sum(map(_computes_prefix, ready))
-            self.switched += self.split != before
+            previous, self._pending = self.split, sum(map(_computes_prefix, ready))
+            self.switched += self.split != previous
         return ready
 
     def next(
@@ -179,11 +179,13 @@ def _gains(time: float, otherwise: float) -> bool:
 
 
 def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
-    others = [one for one in measured if one.split is not None]
-    return f"{'; '.join(map(_times, (plain, *others)))}."
+    splits = [measurement for measurement in measured if measurement.split is not None]
+    return f"{'; '.join(map(_times, (plain, *splits)))}."
 
 
 def _times(one: Measured) -> str:
-    of = "without a split" if one.split is None else f"with {one.split}"
+    setting = "without a split" if one.split is None else f"with {one.split}"
     frame_ms, action_ms = one.frame_beside_s * 1e3, one.action_beside_s * 1e3
-    return f"{of}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
+    return (
+        f"{setting}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
+    )

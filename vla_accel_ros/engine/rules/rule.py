@@ -109,12 +109,12 @@ def chosen(setup: Setup) -> Rule:
     fits = "tokens" if setup.tokens else "staggered" if config.staggered else "whole"
     name = fits if config.scheduling == AUTO else config.scheduling
     make: Callable[[Setup], Rule] = find(POLICIES, name)
-    made = make(setup)
+    rule = make(setup)
     methods = [method for method, value in vars(Rule).items() if callable(value) and method[0] != "_"]
-    missing = [method for method in methods if not callable(getattr(made, method, None))]
+    missing = [method for method in methods if not callable(getattr(rule, method, None))]
     if missing:
         raise ValueError(
-            f"scheduling is '{name}', which made a {type(made).__name__} without {' and '.join(missing)}; "
+            f"scheduling is '{name}', which made a {type(rule).__name__} without {' and '.join(missing)}; "
             "let it make a subclass of engine.rules.rule.Rule."
         )
-    return made
+    return rule

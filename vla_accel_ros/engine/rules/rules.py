@@ -37,8 +37,8 @@ FIRST_APART: Lanes = {"first": (WHOLE,), **LANES[ALL_APART], "action": (ACT,)}
 
 def lanes_of(config: EngineConfig) -> Lanes:
     """Lane -> kinds that run in it, highest priority first."""
-    apart = config.lanes == ALL_APART and config.staggering == FRESH_FIRST
-    return FIRST_APART if apart else LANES[config.lanes]
+    has_first = config.lanes == ALL_APART and config.staggering == FRESH_FIRST
+    return FIRST_APART if has_first else LANES[config.lanes]
 
 
 class Rules:
@@ -86,13 +86,13 @@ class Rules:
         if OBSERVE not in kinds and (self._is_urgent() or any(map(_is_urgent, ready))):
             due_s = now_s
         ready = [request for request in ready if request.kind in kinds]
-        others = [request for request in ready if request.want != ASK]
+        without_text = [request for request in ready if request.want != ASK]
         for rule in rules:
             if (batch := rule.urgent(lane, ready, now_s, due_s)) is not None:
                 return self._chose(lane, batch, now_s)
         for rule in rules:
-            seen = ready if rule is rules[-1] else others
-            if (batch := rule.next(lane, seen, now_s, due_s)) is not None:
+            visible = ready if rule is rules[-1] else without_text
+            if (batch := rule.next(lane, visible, now_s, due_s)) is not None:
                 return self._chose(lane, batch, now_s)
         return None
 

@@ -67,8 +67,9 @@ def chunks_of(
     of a frame, and those of a caller that acts on one frame again."""
     frames = any(request.want in (OBSERVE, REWORD) for request in ready)
     later = turns.waiting(ready)
-    later |= {one for one in ready if frames and one.stream and not (one.begun or one.fresh)}
-    acts = by_priority([one for one in ready if one.want == ACT and one not in later])
+    if frames:
+        later |= {request for request in ready if request.stream and not (request.begun or request.fresh)}
+    acts = by_priority([request for request in ready if request.want == ACT and request not in later])
     whole = next((request for request in acts if request.whole), None)
     begun = [request for request in acts if request.begun]
     waiting = [request for request in acts if not request.begun]

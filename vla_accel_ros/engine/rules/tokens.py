@@ -58,15 +58,15 @@ def expected(
 ) -> Expected:
     """The rate and age of a schedule of SCHEDULES, for K = tokens and a mean of `accepted` draft tokens, 0 to
     K - 1."""
-    rest, draft_s = tokens - 1, max(0.0, times.drafted_s - times.prefill_s)
+    decodes, draft_s = tokens - 1, max(0.0, times.drafted_s - times.prefill_s)
     if schedule == SEQUENTIAL:
-        age = every = times.prefill_s + rest * times.decode_s
+        age = every = times.prefill_s + decodes * times.decode_s
     elif schedule == SPECULATIVE and prefer == FRESHNESS:
-        age = every = times.drafted_s + (rest - accepted) * times.decode_s
+        age = every = times.drafted_s + (decodes - accepted) * times.decode_s
     else:
         drafted = schedule == SPECULATIVE
         every = times.packed_s + draft_s * drafted
-        waits = rest - accepted * drafted
+        waits = decodes - accepted * drafted
         age = waits * max(every, 1.0 / camera_hz) + every
     return Expected(min(camera_hz, 1.0 / every), age)
 
@@ -78,17 +78,19 @@ def best(
 
     now: the schedule in use, which is kept while it is equal in both.
     """
-    found = {one: expected(one, times, tokens, accepted, prefer, camera_hz) for one in SCHEDULES}
+    forecasts = {name: expected(name, times, tokens, accepted, prefer, camera_hz) for name in SCHEDULES}
     first, second = ("rate", "age") if prefer == RATE else ("age", "rate")
-    costs = {one: {"rate": 1.0 / made.rate_hz, "age": made.age_s} for one, made in found.items()}
-    alike = _cheapest(list(SCHEDULES), {one: cost[first] for one, cost in costs.items()})
-    left = _cheapest(alike, {one: cost[second] for one, cost in costs.items()})
-    return now if now in left else min(left, key=lambda one: costs[one][second])
+    costs = {
+        name: {"rate": 1.0 / forecast.rate_hz, "age": forecast.age_s} for name, forecast in forecasts.items()
+    }
+    alike = _cheapest(list(SCHEDULES), {name: cost[first] for name, cost in costs.items()})
+    cheapest = _cheapest(alike, {name: cost[second] for name, cost in costs.items()})
+    return now if now in cheapest else min(cheapest, key=lambda name: costs[name][second])
 
 
 def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
-    least = min(cost[name] for name in names)
-    return [name for name in names if cost[name] <= (1.0 + ALIKE) * least]
+    lowest = min(cost[name] for name in names)
+    return [name for name in names if cost[name] <= (1.0 + ALIKE) * lowest]
 
 
 class TokenFrames(Chunks):
@@ -150,7 +152,9 @@ class TokenFrames(Chunks):
                 self.note(request.tokens, draft)
                 self._last[request.robot] = request.instruction, tuple(request.tokens)
         if any(request.cancelled for request in self._drafts):
-            self._drafts = {one: draft for one, draft in self._drafts.items() if not one.cancelled}
+            self._drafts = {
+                request: draft for request, draft in self._drafts.items() if not request.cancelled
+            }
 
     def schedule(self) -> str:
         """The schedule, of SCHEDULES, for the next frame."""
@@ -170,8 +174,8 @@ class TokenFrames(Chunks):
         if not draft:
             return
         right = 0
-        most = min(len(draft), len(tokens) - 1)
-        while right < most and tokens[right] == draft[right]:
+        length = min(len(draft), len(tokens) - 1)
+        while right < length and tokens[right] == draft[right]:
             right += 1
         self._seen += 1
         self.accepted += (right - self.accepted) * max(MEMORY, 1.0 / self._seen)

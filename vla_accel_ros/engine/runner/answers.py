@@ -181,16 +181,16 @@ class Answers:
         """Add the chosen tokens. likeliest: ids int64 [answers] on the host; scores: logits [vocab] of the
         answers that sample."""
         tokens: dict[Answer, int] = dict(zip(answers, likeliest.tolist(), strict=True))
-        there = [answer for answer in answers if answer in self.open]
-        for answer in there:
+        answered = [answer for answer in answers if answer in self.open]
+        for answer in answered:
             if answer in scores:
                 tokens[answer] = int(answer.sampling.choose(scores[answer].float()[None], answer.rng))
                 answer.chosen = None
-        said = [self._say(answer, tokens[answer]) for answer in there]
-        for one in said:
-            if one.finished:
-                self.open.remove(one.answer)
-        return said
+        tokens_said = [self._say(answer, tokens[answer]) for answer in answered]
+        for token_said in tokens_said:
+            if token_said.finished:
+                self.open.remove(token_said.answer)
+        return tokens_said
 
     def drop(self, answer: Answer) -> None:
         """Free what an answer holds, finished or not. Call it once for each answer."""
@@ -273,5 +273,5 @@ def _to_host(values: Tensor) -> Tensor:
     reused when nobody refers to it and the copy has ended."""
     if not values.is_cuda:
         return values.clone()
-    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return there.copy_(values, non_blocking=True)
+    answered = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return answered.copy_(values, non_blocking=True)

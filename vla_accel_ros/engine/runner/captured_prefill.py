@@ -52,14 +52,14 @@ class CapturedPrefill(Prefill):
                 tokens.append(cast(WordedPolicy, policy).host_words(observation))
                 if self._stages.takes_state:
                     states.append(cast(FlowPolicy, policy).normalized_state(observation.state))
-            return [torch.tensor(each) for each in tokens]
+            return [torch.tensor(ids) for ids in tokens]
 
         def taken() -> None:
             for observation in observations:
                 observation.check_intact()
 
         lengths = self._stages.observe(images, words, slots, taken, states)
-        return [Extent(length, length - len(each)) for length, each in zip(lengths, tokens, strict=True)]
+        return [Extent(length, length - len(ids)) for length, ids in zip(lengths, tokens, strict=True)]
 
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         words = worded_policy(frame).words(instruction, frame.state)
@@ -103,7 +103,7 @@ class CapturedPlainPrefill(PlainPrefill):
         self._stages = stages
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        given = policy.host_inputs(observation)
+        inputs = policy.host_inputs(observation)
         state = cast(FlowPolicy, policy).normalized_state(observation.state)
-        n_tokens = self._stages.observe(given, state, slot, observation.check_intact)
-        return Extent(n_tokens, n_tokens - len(given.tokens))
+        n_tokens = self._stages.observe(inputs, state, slot, observation.check_intact)
+        return Extent(n_tokens, n_tokens - len(inputs.tokens))

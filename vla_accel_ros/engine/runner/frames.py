@@ -141,8 +141,8 @@ class Preprocess:
             return policy.inputs(observation)
         with on_stream(self._stream):
             inputs = policy.inputs(observation, self.upload)
-            taken = self._stream.record_event()
-        taken.synchronize()
+            copied = self._stream.record_event()
+        copied.synchronize()
         reader = current_stream(self._policy.device)
         for tensor in (inputs.images, inputs.tokens, inputs.state, *inputs.more.values()):
             tensor.record_stream(reader)
@@ -215,8 +215,8 @@ class Frames:
         assert observation is not None
         robot = self._robots.of(observation.robot)
         with self._pool.filling() as slot:
-            seen = self._prefill.observe(observation, robot.policy, slot)
-            publish = partial(self._publish, request, slot, observation, robot, seen)
+            observations = self._prefill.observe(observation, robot.policy, slot)
+            publish = partial(self._publish, request, slot, observation, robot, observations)
             return self._once_computed([request], [slot], publish)
 
     def run_together(self, requests: Sequence[Request]) -> Callable[[], None] | None:
@@ -230,19 +230,19 @@ class Frames:
         requests = [request for request in requests if request.begun]
         if not self._prefill.batches:
             return self._one_by_one(requests)
-        seen = [cast(Observation, request.observation) for request in requests]
+        observations = [cast(Observation, request.observation) for request in requests]
         try:
-            robots = [self._robots.of(observation.robot) for observation in seen]
+            robots = [self._robots.of(observation.robot) for observation in observations]
             policies = [robot.policy for robot in robots]
-            with ExitStack() as held:
-                slots = [held.enter_context(self._pool.filling()) for _ in seen]
-                extents = self._prefill.observe_together(seen, policies, slots)
+            with ExitStack() as stack:
+                slots = [stack.enter_context(self._pool.filling()) for _ in observations]
+                extents = self._prefill.observe_together(observations, policies, slots)
         except Exception:
             return self._one_by_one(requests)
 
         def publish() -> None:
-            for found in zip(requests, slots, seen, robots, extents, strict=True):
-                self._publish(*found)
+            for frame in zip(requests, slots, observations, robots, extents, strict=True):
+                self._publish(*frame)
 
         return self._once_computed(requests, slots, publish)
 
@@ -259,8 +259,8 @@ class Frames:
 
         def wait_for_all() -> None:
             with ExitStack() as all_of_them:  # each is waited for, whatever another one raises
-                for one in reversed(waits):
-                    all_of_them.callback(wait_for, *one)
+                for wait in reversed(waits):
+                    all_of_them.callback(wait_for, *wait)
 
         return wait_for_all if waits else None
 
@@ -277,9 +277,9 @@ class Frames:
         computed = current_stream(self._pool.k.device).record_event()
 
         def publish_then() -> None:
-            with ExitStack() as held:
+            with ExitStack() as stack:
                 for slot in slots:
-                    held.enter_context(self._pool.keeping(slot))
+                    stack.enter_context(self._pool.keeping(slot))
                 computed.synchronize()
                 publish()
 
@@ -292,24 +292,24 @@ class Frames:
 
     def drop(self, request: Request) -> None:
         """Free the slot of an unfinished request."""
-        doing: _InProgress | None = request.progress
+        progress: _InProgress | None = request.progress
         request.progress = None
-        if doing is not None:
-            doing.frame.drop()
-            self._pool.release(doing.frame.slot)
+        if progress is not None:
+            progress.frame.drop()
+            self._pool.release(progress.frame.slot)
 
     def _advance(self, request: Request) -> Callable[[], None] | None:
-        doing: _InProgress | None = request.progress
+        progress: _InProgress | None = request.progress
         observation = request.observation
         assert observation is not None
-        if doing is None:
+        if progress is None:
             robot = self._robots.of(observation.robot)
             with self._pool.filling() as slot:
-                doing = _InProgress(self._prefill.begin(observation, robot.policy, slot), robot)
-            request.progress = doing
+                progress = _InProgress(self._prefill.begin(observation, robot.policy, slot), robot)
+            request.progress = progress
         else:
-            self._prefill.advance(doing.frame)
-        frame, robot = doing
+            self._prefill.advance(progress.frame)
+        frame, robot = progress
         if frame.stage:
             request.stage = frame.stage
             return self._prefill.launched(frame)

@@ -101,14 +101,14 @@ class PlainPrefill(Prefill):
     def reword(self, frame: Prefix, instruction: str, slot: int) -> int:
         policy = worded_policy(frame)
         words = policy.words(instruction, frame.state)
-        kept = self.results.of(frame.slot)
-        again = {leaf.name for micro in self._chain.of_words for leaf in micro.leaves}
-        given = {name: value for name, value in kept.items() if name not in again} | {WORDS: words}
+        results = self.results.of(frame.slot)
+        recomputed = {leaf.name for micro in self._chain.of_words for leaf in micro.leaves}
+        given = {name: value for name, value in results.items() if name not in recomputed} | {WORDS: words}
         if self._chain.causal:
-            before = policy.words(frame.instruction, frame.state)
-            pairs = zip(words[:-1].tolist(), before.tolist())  # the last word's hidden state is needed
+            previous = policy.words(frame.instruction, frame.state)
+            pairs = zip(words[:-1].tolist(), previous.tolist())  # the last word's hidden state is needed
             alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-            self.results.put(slot, {**given, **self._rest(policy, kept, words, slot, alike)})
+            self.results.put(slot, {**given, **self._rest(policy, results, words, slot, alike)})
             return int(self.results.of(slot)[KV].k.shape[3])
         if any(STATE in micro.reads for micro in self._chain.of_words):
             given[STATE] = cast(FlowPolicy, policy).normalized_state(frame.state).to(policy.device)
@@ -140,8 +140,8 @@ class PlainPrefill(Prefill):
         if micro.kept != INSTRUCTION:
             return computed(policy, micro, given)
         key = micro.stage, *given[WORDS].tolist()
-        found = self._of_words.get(key)
-        return self._of_words.put(key, computed(policy, micro, given)) if found is None else found
+        cached = self._of_words.get(key)
+        return self._of_words.put(key, computed(policy, micro, given)) if cached is None else cached
 
     def _rest(
         self, policy: Any, kept: Mapping[str, Any], words: Tensor, slot: int, alike: int

@@ -58,8 +58,8 @@ class TextDecoder:
         self._ahead = pool.k.device.type == "cuda" if ahead is None else ahead
         self._open: dict[Answer, tuple[Request, TextStream]] = {}
         # Others are of the newest frame, the action on the one before, and the frames being computed.
-        others = 1 + max(1, config.staggered) + config.frames_together
-        self._most_slots = max(1, config.slots - others)
+        reserved = 1 + max(1, config.staggered) + config.frames_together
+        self._most_slots = max(1, config.slots - reserved)
 
     @property
     def places(self) -> int:
@@ -78,9 +78,9 @@ class TextDecoder:
 
         Raises ValueError if max_tokens or stop is not allowed, PoolExhausted if there is no room.
         """
-        most, ask = self._config.answer_tokens, request.ask
-        if ask.max_tokens not in range(1, most + 1):
-            raise ValueError(f"max_tokens is {ask.max_tokens}; the engine takes 1 to {most}.")
+        limit, ask = self._config.answer_tokens, request.ask
+        if ask.max_tokens not in range(1, limit + 1):
+            raise ValueError(f"max_tokens is {ask.max_tokens}; the engine takes 1 to {limit}.")
         if not self.places:
             raise PoolExhausted(
                 f"{len(self._open)} answers are open; close one, or give the engine more than "
@@ -111,12 +111,12 @@ class TextDecoder:
         if not self._ahead:
             self._hear(say())
             return None
-        over = current_stream(self._device).record_event()
+        event = current_stream(self._device).record_event()
         if self._answers.in_progress:
-            return over.synchronize
+            return event.synchronize
         for request in spoken:
             request.status = Status.LAUNCHED
-        return partial(self._say, over, say, spoken)
+        return partial(self._say, event, say, spoken)
 
     def drop(self, request: Request) -> None:
         """Free what an answer holds."""
@@ -147,10 +147,10 @@ class TextDecoder:
 
     def prepare(self, slot: int, n_tokens: int, hidden: Tensor) -> None:
         """Build the forwards of every number of answers, on a held prefix."""
-        most, tokens = self._config.answers, min(2, self._config.answer_tokens)
-        counts = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+        limit, tokens = self._config.answers, min(2, self._config.answer_tokens)
+        counts = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
         any_word = Sampling(temperature=100.0)  # makes the end of the text unlikely
-        for count in (*counts, most):
+        for count in (*counts, limit):
             begun = [
                 self._answers.begin(slot, n_tokens, hidden, tokens, sampling=any_word) for _ in range(count)
             ]

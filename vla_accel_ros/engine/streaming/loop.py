@@ -128,18 +128,18 @@ class LoopRecord:
 
     def stats(self) -> LoopStats:
         """The statistics now."""
-        now = self._clock()
+        now_s = self._clock()
         with self._lock:
-            self._forget(now)
+            self._forget(now_s)
             durations = [duration for _, duration in self._recent] or [0.0]
             p50, p99 = np.quantile(durations, (0.5, 0.99))
             # Count at least one period, so that a loop that is one period old does not show twice its rate.
-            span = 0.0 if self._begun is None else min(WINDOW_S, now - self._begun)
-            least = 1.0 / self._target_hz if self._target_hz else 1.0
+            span = 0.0 if self._begun is None else min(WINDOW_S, now_s - self._begun)
+            least_s = 1.0 / self._target_hz if self._target_hz else 1.0
             return LoopStats(
                 name=self._name,
                 target_hz=self._target_hz,
-                measured_hz=len(self._recent) / max(span, least),
+                measured_hz=len(self._recent) / max(span, least_s),
                 p50_s=float(p50),
                 p99_s=float(p99),
                 runs=self._runs,

@@ -124,8 +124,8 @@ class Results:
                 self._newest = what[0].request_id
             old, lost = self._replaced(port, what[0])
             if old or lost:
-                gone = {id(one) for one in (*old, *lost)}
-                self.waiting = deque(one for one in self.waiting if id(one) not in gone)
+                dropped = {id(result) for result in (*old, *lost)}
+                self.waiting = deque(result for result in self.waiting if id(result) not in dropped)
             self.waiting.append((port, what))
             self._come.notify_all()
         if lost and isinstance(what[0], Chunk | Text):
@@ -134,9 +134,9 @@ class Results:
     def _replaced(self, port: Port, what: object) -> tuple[Sequence[Undelivered], Sequence[Undelivered]]:
         """The waiting results that this one replaces: older states of the same answer; and those that are
         lost because the queue is full."""
-        same = [one for one in self.waiting if one[0] == port]
+        same = [result for result in self.waiting if result[0] == port]
         if isinstance(what, Text):
-            old = [one for one in same if cast(Text, one[1][0]).request_id == what.request_id]
+            old = [result for result in same if cast(Text, result[1][0]).request_id == what.request_id]
             if old:
                 return old, ()
         return (), same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]

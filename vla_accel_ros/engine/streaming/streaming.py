@@ -108,10 +108,13 @@ class Streaming:
     def stats(self) -> list[LoopStats]:
         """Rate and duration of vision, actions and language (of language: of its forwards). Counts of runs
         given up start with the engine."""
-        now = self.degradation
-        given_up = {"vision": now.frames.get(self._robot, 0), "action": now.chunks.get(self._robot, 0)}
+        degradation = self.degradation
+        given_up = {
+            "vision": degradation.frames.get(self._robot, 0),
+            "action": degradation.chunks.get(self._robot, 0),
+        }
         stats = [self._vision.stats(), *(record.stats() for record in self._records.values())]
-        return [replace(one, given_up=given_up.get(one.name, 0)) for one in stats]
+        return [replace(record, given_up=given_up.get(record.name, 0)) for record in stats]
 
     @property
     def degradation(self) -> Degradation:
@@ -229,9 +232,11 @@ class Streaming:
         answer and a slot for its frame."""
         config = self._engine.config
         unasked = [r for r in self._scheduler.requests if r.want == ASK and not r.priority]
-        own = [request for request in unasked if request.robot == self._robot]
+        narrations = [request for request in unasked if request.robot == self._robot]
         spare = config.slots - max(1, config.staggered) - FRAME_SLOTS
-        return not own or (all(r.begun for r in own) and len(unasked) < min(config.answers - 1, spare))
+        return not narrations or (
+            all(r.begun for r in narrations) and len(unasked) < min(config.answers - 1, spare)
+        )
 
     def _ask(self, question: str | None) -> Request:
         return Request(
@@ -263,7 +268,7 @@ class Streaming:
         return self._vision.expects_s
 
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
-        if batch.requests[-1].want == ASK and any(one.robot == self._robot for one in batch.requests):
+        if batch.requests[-1].want == ASK and any(record.robot == self._robot for record in batch.requests):
             most_s = math.inf if self._language is None else self._language.most_s
             self._records["language"].note(began_s, most_s)
 
