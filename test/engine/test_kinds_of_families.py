@@ -3,8 +3,10 @@ forward. Captured plain functions give the same bits."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from guiding import guidance_to
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 from vla_accel_ros.models.policy import HostInputs, Policy, PolicyInputs, Upload
@@ -126,6 +129,46 @@ def test_captured_its_bits_are_the_plain_ones() -> None:
     for plain, ours in zip(chunks[:4], chunks[4:], strict=True):
         np.testing.assert_array_equal(ours.actions, plain.actions)
         np.testing.assert_array_equal(ours.step_magnitudes, plain.step_magnitudes)
+
+
+@dataclass(frozen=True)
+class Shifted(Recomputing):
+    """Its flow takes unequal steps, as Fast-WAM's does."""
+
+    time_rule: ClassVar[str] = "shifted:5"
+
+    @property
+    def chain(self) -> Chain:
+        *of_frame, _ = super().chain.micro_requests
+        denoise = MicroRequest("denoise", ("x", "t", "rows", "state"), (Leaf("actions"),), kept="step")
+        return Chain((*of_frame, denoise), inputs=super().chain.inputs, capturable=True)
+
+    def denoise(  # type: ignore[override]
+        self, x: Tensor, t: Tensor, rows: Tensor, state: Tensor
+    ) -> Tensor:
+        return t * self.clean(x, rows, state)
+
+
+@pytest.mark.parametrize("options", [{}, {"fast": True}, {"staggered": 2}, {"staggered": 2, "fast": True}])
+def test_a_family_whose_steps_are_unequal(options: dict[str, Any]) -> None:
+    """The times are those that Fast-WAM's own code has for ten steps, in thousandths."""
+    policy, steps = Shifted(**vars(make_recomputing())), 10
+    times = [1000, 978.26, 952.38, 921.05, 882.35, 833.33, 769.23, 681.82, 555.56, 357.14]
+    assert flow_times(steps, policy.time_rule) == pytest.approx([t / 1000 for t in times], abs=1e-5)
+    engine = Engine(policy, steps=steps, slots=6, **options)
+    observation = make_observation(5)
+    with engine.observe(observation) as prefix, torch.inference_mode():
+        chunk = engine.act(prefix)
+        rows, state = rows_of(policy, observation), policy.normalized_state(observation.state)[None]
+        x = torch.from_numpy(engine.runner.actor.noise(chunk.request_id))[None]
+        for t, after in zip(times, [*times[1:], 0], strict=True):
+            x = x + (after - t) / 1000 * policy.denoise(x, torch.tensor([t / 1000]), rows, state)
+    np.testing.assert_allclose(chunk.actions, policy.actions(x[0], observation.state), atol=1e-4)
+    given: dict[str, Any] = {"model": Path("model"), "contract": "", "urdf": "", "topics": {}, "checksum": ""}
+    settings = json.loads(session_of(engine, {}, **given).settings)
+    assert settings["time_rule"] == "auto", "the rule is the family's, which replays have, too"
+    with pytest.raises(ValueError, match="shifted:5"):
+        Engine(policy, solver="ab2")
 
 
 @dataclass(frozen=True)

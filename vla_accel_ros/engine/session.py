@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import vla_accel_ros
-from vla_accel_ros.engine.config import renamed
+from vla_accel_ros.engine.config import AUTO, renamed
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +109,8 @@ def session_of(
     images. robot: the robot of the session; settings, contract and topics are then the robot's. Make a new
     session when the robot is described again. Raises ValueError for an unknown robot.
     """
+    from vla_accel_ros.models.flow.sampling import TIME_RULES  # needs torch, as the engine does
+
     device, embodiment = engine.policy.device, engine.runner.robots.of(robot)
     facts = {
         **({ROBOT: robot} if robot else {}),
@@ -116,7 +118,8 @@ def session_of(
         "statistics_sha256": statistics_checksum(embodiment.policy),
         "device": device.type,
         "dtype": str(engine.policy.kv_dtype).removeprefix("torch."),
-        "time_rule": engine.runner.time_rule,
+        # a family's own rule is no value of the option
+        "time_rule": rule if (rule := engine.runner.time_rule) in TIME_RULES else AUTO,
         PIXELS: engine.policy.pixel_rule.described(engine.policy.image_size),
     }
     return Session(

@@ -13,7 +13,8 @@ them, keeps what they leave and lets the scheduler run others in between. It kno
                                        each of its `times` is a micro-batch, others run in between
     forward         per chunk          results, state -> "actions" [H, A] in one pass, or what steps read
     denoise         per step           x, t, dt, noise, state, results -> the velocity [1, H, A]; time runs
-                                       from noise at 1 to actions at 0
+                                       from noise at 1 to actions at 0, by the policy's time_rule
+                                       (models.flow.sampling); dt is that of equal steps
     decode          per step           "kv", "hidden" -> "actions" or "answer", by the network's `extend` and
                                        `logits` (models.text.decoding.Continues)
 

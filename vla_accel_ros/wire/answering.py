@@ -65,7 +65,7 @@ class Answering:
             return wishes
         if policy.chain.acts != DENOISE:
             raise ValueError(
-                f"delay and action_prefix: {policy.config.kind} acts by tokens and cannot continue"
+                f"delay and action_prefix: {policy.config.kind} denoises nothing and cannot continue"
             )
         prefix = vector(request.get("action_prefix"), ("action_prefix",), 2)
         delay = request.get("delay", 0)

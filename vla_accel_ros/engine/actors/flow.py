@@ -30,7 +30,8 @@ from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainSt
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
 from vla_accel_ros.models.flow.rtc import Guidance, Inpainting
-from vla_accel_ros.models.flow.sampling import Pending, Samples, Velocity, flow_times, sample
+from vla_accel_ros.models.flow.sampling import SHIFTED, Pending, Samples, Velocity, flow_times, sample
+from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.micro_requests import STATE
 from vla_accel_ros.models.policies import AnyPolicy, FlowField, FlowPolicy, computed
 from vla_accel_ros.types import Chunk
@@ -77,6 +78,11 @@ class FlowActor:
         self._device, self._prefill, self._flow = policy.device, prefill, FlowField(policy)
         self._time_rule, self._stages = time_rule, stages
         flow_times(config.steps, time_rule)
+        if time_rule.startswith(SHIFTED) and (config.solver != EULER or "dt" in policy.chain.acting.reads):
+            raise ValueError(
+                f"solver is '{config.solver}' and the steps of a {policy.config.kind} policy are not equal "
+                f"({time_rule}); use '{EULER}', and let its denoise read no dt."
+            )
         self.horizon = int(policy.config.horizon)
         self._seats: Seats | None = None
         count, spare = config.staggered, FRAME_SLOTS + config.frames_together - 1

@@ -18,6 +18,9 @@ from torch import Tensor
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 
 TIME_RULES = ("openpi", "lerobot")
+SHIFTED = "shifted:"
+"""A family's rule of unequal steps, with its number s: t = s u / (1 + (s - 1) u) for u from 1 in equal steps
+(Esser et al., 2024, "Scaling Rectified Flow Transformers", 5.3.2)."""
 
 Velocity = Callable[[Tensor, float], Tensor]
 """(x float32 [B, H, A], flow time t) -> velocity float32 [B, H, A]."""
@@ -63,10 +66,14 @@ class Pending:
 
 
 def flow_times(steps: int, rule: str = "openpi") -> list[float]:
-    """Return the time of each velocity evaluation: 1 first, 1 / steps (or a rounding of it) last. Raises
-    ValueError if steps is below 1 or the rule is unknown."""
+    """Return the time of each velocity evaluation: 1 first and, where steps are equal, 1 / steps (or a
+    rounding of it) last. Raises ValueError if steps is below 1 or the rule is unknown."""
     if steps < 1:
         raise ValueError(f"steps is {steps}; sampling needs at least 1.")
+    if rule.startswith(SHIFTED):
+        shift = float(rule.removeprefix(SHIFTED))
+        equal = [1.0 - i / steps for i in range(steps)]
+        return [shift * u / (1.0 + (shift - 1.0) * u) for u in equal]
     if rule not in TIME_RULES:
         raise ValueError(f"time_rule is '{rule}'; use one of {TIME_RULES}.")
     if rule == "lerobot":
@@ -78,6 +85,15 @@ def flow_times(steps: int, rule: str = "openpi") -> list[float]:
     return times
 
 
+def flow_steps(steps: int, rule: str = "openpi") -> list[float]:
+    """Return the size of each step, negative: equal but for a shifted rule. Raises ValueError as flow_times
+    does."""
+    times = flow_times(steps, rule)
+    if not rule.startswith(SHIFTED):
+        return [-1.0 / steps] * steps
+    return [after - before for before, after in zip(times, [*times[1:], 0.0], strict=True)]
+
+
 def sample(
     velocity: Velocity,
     noise: Tensor,
@@ -87,15 +103,14 @@ def sample(
     guide: Guide = lambda velocity: velocity,
     told: Callable[[Tensor], object] = lambda update: None,
 ) -> Flow:
-    """Integrate from noise float32 [B, H, A] in `steps` equal steps.
+    """Integrate from noise float32 [B, H, A] in `steps` steps, equal unless the time rule is shifted.
 
     solver: see models.flow.solver. guide: wraps the velocity; the solver does not extrapolate its correction.
     told: called with the update of each step.
     Raises ValueError if the time rule or solver is unknown.
     """
-    times = flow_times(steps, time_rule)
+    times, sizes = flow_times(steps, time_rule), flow_steps(steps, time_rule)
     x = noise.to(torch.promote_types(noise.dtype, torch.float32))
-    dt = -1.0 / steps
     update = plain = torch.zeros_like(x)
 
     def network(x: Tensor, t: float) -> Tensor:
@@ -105,7 +120,7 @@ def sample(
         return v
 
     guided = guide(network)
-    for time, rate in zip(times, rates(solver, steps), strict=True):
+    for time, dt, rate in zip(times, sizes, rates(solver, steps), strict=True):
         last = plain
         pulled = guided(x, time)
         update = dt * (pulled if solver == EULER else extrapolated(pulled, plain, last, *rate))

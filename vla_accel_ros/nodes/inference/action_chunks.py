@@ -177,7 +177,7 @@ class ActionChunks:
                 f"values, at most {MOST_ACTIONS} rows, and no more frozen ones"
             )
         if policy.chain.acts != DENOISE:
-            raise ValueError(f"{policy.config.kind} acts by tokens and continues no chunk: set new_episode")
+            raise ValueError(f"{policy.config.kind} denoises nothing and continues no chunk: set new_episode")
         if delay and delay <= policy.trained_delay:
             return {"committed": rows[:delay]}
         steps = float(self._engine.config.steps)

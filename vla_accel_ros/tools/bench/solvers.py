@@ -72,9 +72,7 @@ def errors(
     Raises ValueError for a token policy.
     """
     if policy.chain.acts != DENOISE:
-        raise ValueError(
-            f"a {policy.config.kind} policy acts by tokens and has no flow: give --model of a flow policy."
-        )
+        raise ValueError(f"a {policy.config.kind} policy has no flow: give --model of a flow policy.")
     flowing, engine = cast(FlowPolicy, policy), Engine(policy)
     rule = engine.runner.time_rule
     further: dict[str, Integrate] = {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow, Pending, Samples, flow_times
+from vla_accel_ros.models.flow.sampling import Flow, Pending, Samples, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import FlowStep, velocities
 
@@ -91,7 +91,7 @@ class PlainSeats:
         self.count, self.steps = count, steps
         self._rates = None if solver == EULER else rates(solver, steps)
         self._before: dict[int, Tensor] = {}
-        self._model, self._together, self._dt = model, together, -1.0 / steps
+        self._model, self._together, self._dt = model, together, flow_steps(steps, time_rule)
         self._times, self._joints = flow_times(steps, time_rule), joints
         self._on: dict[torch.device, list[Tensor]] = {}
         self._due: dict[int, FlowStep] = {}
@@ -155,7 +155,7 @@ class PlainSeats:
         if self._rates is not None:
             found = extrapolated(found, velocity, self._before[seat], *self._rates[due.step])
             self._before[seat] = velocity
-        update = self._dt * found
+        update = self._dt[due.step] * found
         self._flows[seat] = Flow(due.x + update, update)
         self._moved[seat].append(update[..., : self._counted[seat]].square().mean(-1).sqrt())
         after = due.step + 1

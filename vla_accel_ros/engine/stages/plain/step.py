@@ -20,7 +20,7 @@ from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readb
 from vla_accel_ros.engine.stages.plain.prefix import filled, rooms_of
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Pending, flow_times
+from vla_accel_ros.models.flow.sampling import Pending, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.policies import CapturablePolicy, FlowField
@@ -63,6 +63,7 @@ class PlainChunk:
         self.given = self._inputs.fields
         self.readback = Readback(policy.device, 1, *self._shape, steps)
         self._times, self._rates = flow_times(steps, time_rule), rates(solver, steps)
+        self._sizes = flow_steps(steps, time_rule)
         self.before, self.update = (torch.zeros_like(self.readback.x) for _ in range(2))
         self.kept: Mapping[str, Any] = {}
         self.form, self.at, self.joints = Form.FREE, 0, policy.joints
@@ -85,8 +86,10 @@ class PlainChunk:
         given: dict[str, Any] = {
             "noise": noise,
             "numbers": [
-                [t, -1.0 / steps, strength, *rate]
-                for t, strength, rate in zip(self._times, strengths, self._rates, strict=True)
+                [t, dt, strength, *rate]
+                for t, dt, strength, rate in zip(
+                    self._times, self._sizes, strengths, self._rates, strict=True
+                )
             ],
         }
         if "state" in self.given:
