@@ -203,7 +203,8 @@ def pair(given: Given) -> Row:
 
 def clients(given: Given) -> Row:
     """Chunks a second by the wire and by a replica of the same engine, in turns."""
-    policy = load_policy(demo_model(), torch.device(given.device))
+    dtype = torch.float32 if given.device == "cpu" else torch.bfloat16
+    policy = load_policy(demo_model(), torch.device(given.device), dtype)
     chunks_hz: dict[str, list[float]] = {"wire": [], "replica": []}
     command = "import sys; from vla_accel_ros.tools.cli import main; raise SystemExit(main(sys.argv[1:]))"
     serve = [
