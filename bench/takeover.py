@@ -3,7 +3,7 @@
     python bench/takeover.py [--switches N] [--processes N]
 
 Simulated time, so the figures do not depend on the machine: robots with random limits and parameters, whose
-arm changes hands twice a second or so, by services and by a button, while chunks leap and are wild, the
+arm changes hands several times a second, by services and by a button, while chunks leap and are wild, the
 person's commands are late, wild, frozen or doubled, the person dies, and the node stalls or starts anew.
 control.Motion, the object of the node, decides; test/control/executed.py, which knows nothing of it, judges.
 """
@@ -29,7 +29,7 @@ from run import Bench, Given, Row, main
 
 KINDS = ("joint_trajectory", "forward_command", "servo_joint")
 FAULTS = (*PERSON, "stall", "held up", "no chunks", "jumps", "wild", "hold", "resume", "restart")
-FIRST, OFTEN_S = 1_000_000, (0.05, 1.0)
+FIRST, OFTEN_S = 1_000_000, (0.02, 0.3)
 
 
 class Outcome(NamedTuple):

@@ -24,7 +24,7 @@ class Person(Orders):
     """With them, for robots of episodes in which their faults may come. switches: how often the arm changed
     hands."""
 
-    switches = 0
+    switches = _human_ns = 0
 
     def _reached(self, robot: Robot) -> Robot:
         robot = super()._reached(robot)
@@ -133,6 +133,8 @@ class Person(Orders):
         quiet = quiet and not self.off and not self.node.holds and self.robot.stamped
         brake_ns = round(self._longest_s * S) + 2 * self.node.robot.kept_ns + SLACK_NS
         joining = self.node.robot.follower.joining.until_ns + brake_ns > self.now_ns()
+        self._human_ns = self._human_ns if human else self.t_ns
+        quiet = quiet and self.t_ns - self._human_ns > brake_ns  # a silent person who takes it stops it first
         if not quiet or teleop is None or joining or silent_ns < teleop.max_age_s * S + brake_ns:
             self._quiet = None
             return
