@@ -149,6 +149,13 @@ def test_guided_chunks_follow_the_chunk_before(policy: GrootPolicy) -> None:
     assert near < 0.5 * far
 
 
+def test_staggered_chunks_are_the_whole_ones(policy: GrootPolicy) -> None:
+    whole = Engine(policy, steps=STEPS)
+    seats = Engine(policy, steps=STEPS, scheduling="staggered", staggered=2, slots=8)
+    plain, staggered = (act(engine, frame(policy, 4), noise=4) for engine in (whole, seats))
+    np.testing.assert_array_equal(staggered, plain)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_captured_stages_give_the_plain_bits(tmp_path: Path, kind: str, device: str) -> None:

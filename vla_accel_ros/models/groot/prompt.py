@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from vla_accel_ros.models.groot.config import N1_7, GrootConfig
+from vla_accel_ros.models.groot.config import N1_5, N1_7, GrootConfig
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 
@@ -18,8 +18,9 @@ DEFAULT = "Perform the task."
 """The instruction in place of none."""
 SPECIAL = {
     N1_7: ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
+    N1_5: ("<|im_start|>", "<|im_end|>", "<img>", "</img>"),
 }
-SPECIAL_1_5 = ("<|im_start|>", "<|im_end|>", "<img>", "</img>")
+"""Around a turn, and around an image."""
 
 
 def formalized(instruction: str, kind: str) -> str:
@@ -38,14 +39,14 @@ def make_words(
     text = formalized(text, config.kind) if formal else text
     ids = list[int]()
     for part in _parts(config.kind, text, images):
-        ids += [special(tokenizer, part)] if part in _specials(config.kind) else tokenizer.encode(part)
+        ids += [special(tokenizer, part)] if part in SPECIAL[config.kind] else tokenizer.encode(part)
     check_prompt(instruction, ids, config.max_prompt)
     return ids
 
 
 def breaks_of(words: Sequence[int], tokenizer: JsonTokenizer, kind: str) -> tuple[int, ...]:
     """Before which word of a prompt each image comes; the same for any instruction."""
-    begin = special(tokenizer, _specials(kind)[2])
+    begin = special(tokenizer, SPECIAL[kind][2])
     return tuple(index + 1 for index, id_ in enumerate(words) if id_ == begin)
 
 
@@ -59,17 +60,13 @@ def special(tokenizer: JsonTokenizer, name: str) -> int:
 
 def check_tokenizer(tokenizer: JsonTokenizer, config: GrootConfig) -> None:
     """Raise ValueError if a special token is not there."""
-    for name in _specials(config.kind):
+    for name in SPECIAL[config.kind]:
         special(tokenizer, name)
-
-
-def _specials(kind: str) -> tuple[str, ...]:
-    return SPECIAL.get(kind, SPECIAL_1_5)
 
 
 def _parts(kind: str, text: str, images: int) -> Iterator[str]:
     """Texts and special tokens in order."""
-    start, end, image, image_end = _specials(kind)
+    start, end, image, image_end = SPECIAL[kind]
     if kind == N1_7:
         yield from (start, "user\n", *(image, image_end) * images, text, end, "\n")
         return

@@ -36,6 +36,21 @@ MOST_KEPT = 64
 """Texts whose ids are kept: most frames have the instruction of the one before."""
 
 
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+"""How Qwen splits a text before its merges, as its tokenizer.json says."""
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+_SPLIT = {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False}
+_QWEN = {
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_SPLIT, _BYTES]},
+    "decoder": _BYTES,
+}
+
+
 class Tokenizer(Protocol):
     """The tokenizer methods that a policy needs. size: one more than the largest id that a prompt may get.
     words: ids without those that were added to the vocabulary. eos: the id that ends a text, or None. begins:
@@ -210,21 +225,6 @@ def _json(path: Path) -> dict[str, Any]:
 def _merges(path: Path) -> list[str]:
     lines = path.read_text("utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#version")]
-
-
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
-"""How Qwen splits a text before its merges, as its tokenizer.json says."""
-_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-_SPLIT = {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False}
-_QWEN = {
-    "normalizer": {"type": "NFC"},
-    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_SPLIT, _BYTES]},
-    "decoder": _BYTES,
-}
 
 
 def _fitting(path: Path, vocab: int) -> Tokenizer:
