@@ -59,23 +59,6 @@ def own_path() -> Iterator[Line]:
 
 
 @table
-def agreement_costs() -> Iterator[Line]:
-    """Median and p99 of a chunk, and what it takes more."""
-    yield "", "free", "guided (identity Jacobian)", "committed (4 actions)"
-    for case in result("guided")["cases"]:
-        if case["path"] in ("act", "graph"):
-            free, *more = (
-                f"{case[way]['p50_ms']:.2f}, {case[way]['p99_ms']:.2f}"
-                for way in ("free", "guided", "committed")
-            )
-            shares = (f"; {case[way]['more_percent']:.1f} %" for way in ("guided", "committed"))
-            yield (
-                f"{NAMES[case['kind']]}, {case['path']}", free,
-                *(times + share for times, share in zip(more, shares, strict=True)),
-            )  # fmt: skip
-
-
-@table
 def precisions() -> Iterator[Line]:
     """Of random weights, pi0 / pi0.5, and of the bundled policy."""
     yield (
@@ -121,24 +104,20 @@ def times_in_8_bits() -> Iterator[Line]:
 def solver_errors() -> Iterator[Line]:
     """In radians, against a fine integration and the default."""
     yield (
-        "solver, steps", "evaluations", "error: median", "95 %", "greatest", "to the default: median", "95 %",
+        "solver, steps", "error: median", "95 %", "greatest", "to the default: median", "95 %",
     )  # fmt: skip
     for row in result("solvers")["errors"]["ways"]:
-        if row["way"] in ("euler 10", "euler 5", "ab2 4", "ab2 5", "ab2 6", "ab2 10"):
+        if row["way"] in ("euler 10", "euler 5", "ab2 5", "ab2 10"):
             forms = ("error.median", "error.p95", "error.most", "to_default.median", "to_default.p95")
-            yield row["way"], row["way"].split()[1], *cells(row, *(f"{form}:.4f" for form in forms))
+            yield row["way"], *cells(row, *(f"{form}:.4f" for form in forms))
 
 
 @table
 def evaluations() -> Iterator[Line]:
     """Fewer evaluations of the action expert, on a GPU."""
     yield "", *STAGES, "images to actions", "error, %", "of plain torch, %"
-    shown = {
-        "pi0": ("euler 10", "ab2 5", "euler 10, fp8", "ab2 5, fp8"),
-        "pi05": ("euler 10", "ab2 5"),
-    }  # fmt: skip
     for case in result("evaluations")["cases"]:
-        if case["views"] == 2 and case["way"] in shown[case["kind"]]:
+        if case["views"] == 2 and case["way"] in ("euler 10", "ab2 5"):
             times = cells(case, *(f"{stage}.p50_ms:.2f" for stage in (*STAGES, "total")))
             errors = (f"{100 * case[measure]:.2f}" for measure in ("to_float32", "plain_to_float32"))
             yield f"{NAMES[case['kind']]}, 2 views, {case['way']}", *times, *errors

@@ -9,8 +9,8 @@ from tables.forms import Line, cells, result, table, views
 
 BOARDS = {"orin-agx-64": "Orin AGX", "thor": "Thor", "rtx-4090": "RTX 4090", "rtx-5090": "RTX 5090"}
 OPTIONS = {
-    ("exact", 2, 10), ("int4", 2, 10), ("w8a8", 2, 10), ("w8a8", 2, 5), ("w8a8-int4", 2, 10),
-    ("w8a8-int4", 2, 5), ("exact", 1, 10), ("w8a8-int4", 1, 5),
+    ("exact", 2, 10), ("w8a8", 2, 10), ("w8a8-int4", 2, 10), ("w8a8-int4", 2, 5), ("exact", 1, 10),
+    ("w8a8-int4", 1, 5),
 }  # fmt: skip
 """Precision, views and evaluations that the page shows."""
 BITS = {"exact": "bfloat16", "all-int8": "int8", "all-fp8": "fp8", "all-fp4": "NVFP4"}

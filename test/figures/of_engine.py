@@ -19,7 +19,6 @@ from claims import (
     result,
 )
 
-OFFLOADED = {"pi0": ((27, 3), (2, 1)), "cogagent": ((63, 3), (32, 3))}
 """Layers of a tower, and slots, that the page shows."""
 
 
@@ -70,13 +69,16 @@ def loading() -> Iterator[Claim]:
 
 
 def offload() -> Iterator[Claim]:
-    for tower in result("offload_h100")["towers"]:
-        yield OFFLOAD, f"| on an H100: {tower['tower']}, none |", [tower["resident_ms"]]
-        for streamed, slots in OFFLOADED[tower["tower"]]:
-            case = one(tower["cases"], streamed=streamed, slots=slots)
-            named = f"{streamed} of {tower['layers']} layers, {slots} slot{'s' * (slots > 1)}"
-            figures = [case["p50_ms"], case["predicted_ms"], 100 * case["slower"], abs(case["freed_mb"])]
-            yield OFFLOAD, f"| on an H100: {tower['tower']}, {named} |", figures
+    agents, robot = (one(result("offload_h100")["towers"], tower=tower) for tower in ("cogagent", "pi0"))
+    half, whole = one(agents["cases"], streamed=32, slots=3), one(robot["cases"], streamed=27, slots=3)
+    figures = [
+        100 * half["slower"],
+        1e-3 * abs(half["freed_mb"]),
+        None,
+        whole["p50_ms"],
+        robot["resident_ms"],
+    ]
+    yield OFFLOAD, "`offload: vision` streams", [*figures, 1e-3 * abs(whole["freed_mb"]), None, None, None]
 
 
 def eight_bits() -> Iterator[Claim]:
@@ -125,15 +127,6 @@ def streams() -> Iterator[Claim]:
             yield STREAMING, named, figures
 
 
-def partitions() -> Iterator[Claim]:
-    found = result("partition")
-    for split in found["splits"]:
-        alone, beside = split["alone"], split["beside"]
-        figures = [alone[name]["p50_ms"] for name in ("frame", "step", "chunk")]
-        figures += [beside[name][p] for name in ("frame", "step") for p in ("p50_ms", "p99_ms")]
-        yield STREAMING, f"| pi0.5, `{split['asked']}` |", [*figures, beside["steps_hz"]]
-
-
 def real_nodes() -> Iterator[Claim]:
     found: list[float | None] = []
     cases = [("real nodes", case) for case in result("nodes_gpu")["cases"]]
@@ -154,8 +147,7 @@ def real_nodes() -> Iterator[Claim]:
 
 
 def corun() -> Iterator[Claim]:
-    again = result("corun_measured")
-    for case in again["cases"]:
-        figures = [case[name] for name in ("average_s", "p99_s", "max_s", "requests_s", "utilisation")]
-        many = f"{case['requests']} at once" if case["load"] is None else f"{case['requests']} requests"
-        yield CORUN, f"| {many}: `{case['policy']}` |", figures
+    cases = result("corun_measured")["cases"]
+    ways = ("two_streams", "adaptive", "planned")
+    averages = [one(cases, policy=way, requests=87)["average_s"] for way in ways]
+    yield CORUN, "**Measured** on an H200", [87, None, *averages]

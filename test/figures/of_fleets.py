@@ -58,15 +58,15 @@ def robots_on_a_network() -> Iterator[Claim]:
         for row in found["rows"]
         for bad in ("chunks_wrong", "limits_broken", "commands_rejected")
     )
-    for row in found["rows"]:
-        link = found["links"][row["link"]]
-        about = [1e3 * link["delay_s"], 100 * link["loss"], 1e-6 * link["rate_bit_s"]]
-        moves = row["moves"]
-        figures = [row["took_ms"]["p50"], row["took_ms"]["p99"]] if moves else []
-        figures += [row["rounds"]] if moves else []
-        figures += [100 * row[one] for one in ("without_chunk", "asked_again", "stood")] if moves else []
-        of_link = f"{about[0]:g} ms, {about[1]:g} % lost, {about[2]:g} Mbit/s"
-        yield REPLICAS, f"| `{row['link']}`: {of_link} | {row['images']} |", figures
+    figures: list[float | None] = [99]
+    for name, stands in (("lan", False), ("wifi", False), ("wan", False), ("weak", True)):
+        row, link = one(found["rows"], link=name, images="jpeg"), found["links"][name]
+        about = [1e3 * link["delay_s"], 100 * link["loss"] or None, 1e-6 * link["rate_bit_s"]]
+        about = [figure for figure in about if figure]
+        p99_ms = row["took_ms"]["p99"]
+        figures += [*about, p99_ms, 100 * row["stood"]] if stands else [p99_ms, *about]
+    yield REPLICAS, "As JPEG,", figures
+    assert [row["link"] for row in found["rows"] if row["images"] == "raw" and row["moves"]] == ["lan"]
 
 
 def fleet() -> Iterator[Claim]:
