@@ -10,6 +10,7 @@ import numpy as np
 from wishes import counted
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.pool import Prefix
 from vla_accel_ros.engine.request import Act, Request, Waits
 from vla_accel_ros.types import Chunk, Observation
 
@@ -46,9 +47,10 @@ class FrameStream:
         """A frame is observed; nothing acts on it yet."""
         self.engine.observe(replace(observation, robot=self.robot)).release()
 
-    def want(self, **given: Any) -> Request:
+    def want(self, prefix: Prefix | None = None, **given: Any) -> Request:
         """An action is wanted when there is something new to act on."""
         request = Request(Act(**given), self.robot, on_progress=self._progressed, waits=Waits.NEWS)
+        request.prefix = prefix
         return self.engine.scheduler.submit(request)
 
     def frame(self, observation: Observation, state: np.ndarray | None = None) -> tuple[Request, ...]:
