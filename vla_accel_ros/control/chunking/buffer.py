@@ -84,7 +84,7 @@ class TrajectoryBuffer:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
-        self._guard = guard or HandGuard((), limits)
+        self.guard = guard or HandGuard((), limits)
         self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
@@ -173,7 +173,7 @@ class TrajectoryBuffer:
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
         knots = self._join(commit_ns, due_ns[ahead], self.counted(chunk)[ahead], self._blend_ns)
-        plan, report = self._guard.enforce(self.joints, *knots, self.limits)
+        plan, report = self.guard.enforce(self.joints, *knots, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
             return None
@@ -194,7 +194,7 @@ class TrajectoryBuffer:
         commit_ns = self.commit_ns(now_ns)
         times_ns = commit_ns + step_ns * np.arange(1, len(positions) + 1)
         knots = self._join(commit_ns, times_ns, positions, _STEERING_NS)
-        plan, self.report = self._guard.enforce(self.joints, *knots, self.limits)
+        plan, self.report = self.guard.enforce(self.joints, *knots, self.limits)
         self.plan, self._busy_until_ns = self._kept(now_ns, commit_ns, plan), None
         return self._send(now_ns, commit_ns, until_ns)
 

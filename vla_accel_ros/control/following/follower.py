@@ -190,7 +190,12 @@ class ChunkFollower:
         if void or self._leaps.lasting or self.safety.watchdog.human:
             self._waiting = None
         elif self.runs:
-            self._waiting, trajectory = None, self._move(chunk, now_ns, clock_ns)
+            self._waiting = None
+            try:
+                trajectory = self._move(chunk, now_ns, clock_ns)
+            except ValueError as refusal:  # it would lead a hand beyond its limits
+                self.refused(str(refusal))
+                raise
         else:
             self._waiting = chunk
         # Only here: a refused chunk must not keep the robot moving.
@@ -305,6 +310,9 @@ class ChunkFollower:
         refusal = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
         if refusal:
             raise ValueError(f"chunk {chunk.request_id}: {refusal}")
+        if self.joining.begun:
+            here, _ = self.buffer.reference(now_ns)
+            self.buffer.guard.check_positions(self.buffer.joints, np.vstack([here, actions]))
         if not self._is_newest(chunk):
             return
         if chunk.kv_version < self._version and 0 <= now_ns - self._version_ns < _RESTART_NS:

@@ -14,7 +14,7 @@ import numpy as np
 
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
-from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.kinematics.hand import OUT_M, Hand
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport, enforce_knots
 from vla_accel_ros.control.trajectory import Trajectory, trusted
@@ -22,9 +22,6 @@ from vla_accel_ros.control.trajectory import Trajectory, trusted
 LOOK_S = 0.005
 _BETWEEN = 0.99
 """Share of a speed that may be used, for what is between two looks."""
-_OUT_M = 1e-4
-_EVERY = 4
-"""Of so many looks one is for collisions, which take longer than poses."""
 _TRIES, _MARGIN = 12, 1.02
 """Tries to slow the joints down for a hand, and by how much more than in proportion."""
 
@@ -91,23 +88,23 @@ class HandGuard:
     def check(self, plan: Trajectory) -> None:
         """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box, or two links of
         the robot into each other."""
-        boxed = [(hand, arm) for hand, arm in self._hands if hand.box is not None]
-        if not boxed and self._collisions is None:
-            return
         positions, velocities = plan.sample(_looks(plan))
         stop_s = (np.abs(velocities) / self._limits.acceleration).max(axis=1)[:, None]
         rests = np.clip(positions + velocities * stop_s / 2, self._limits.lower, self._limits.upper)
+        self.check_positions(plan.joints, np.concatenate([positions, rests]))
+
+    def check_positions(self, joints: tuple[str, ...], positions: np.ndarray) -> None:
+        """`check` of float64 [N, D] positions, of which the first is there already."""
         if self._collisions is not None:
-            _, links = self._collisions.first(np.concatenate([positions, rests])[::_EVERY], plan.joints)
+            links = self._collisions.first(positions, joints)[1]
             if links:
                 raise ValueError(f"{links} would touch each other: the chunk moves the robot into itself")
-        for hand, arm in boxed:
-            assert hand.box is not None
-            lower, upper = np.array(hand.box.lower), np.array(hand.box.upper)
-            joints = np.stack([positions, rests], axis=1)[..., arm.columns].reshape(-1, len(arm.joints))
-            tips = np.array([arm.pose(row).translation for row in joints])
-            beyond = np.maximum(np.maximum(lower - tips, tips - upper), 0.0)
-            out = (beyond > np.maximum(beyond[0], _OUT_M)).any(axis=1)
+        for hand, arm in self._hands:
+            if hand.box is None:
+                continue
+            tips = np.array([arm.pose(row).translation for row in positions[:, arm.columns]])
+            beyond = hand.box.beyond(tips)
+            out = (beyond > np.maximum(beyond[0], OUT_M)).any(axis=1)
             if out.any():
                 tip, worst = tips[out][0], beyond[out][0]
                 axis = "xyz"[int(worst.argmax())]

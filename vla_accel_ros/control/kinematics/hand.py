@@ -22,6 +22,8 @@ BASE, TOOL = "base", "tool"
 _ROWS, _COLUMNS = "rot6d_rows", "rot6d_columns"
 JOINTS = "joints"
 """A state that has the joints themselves."""
+OUT_M = 1e-4
+"""So far out of a box is not out of it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Box:
 
     lower: tuple[float, float, float]
     upper: tuple[float, float, float]
+
+    def beyond(self, tips: np.ndarray) -> np.ndarray:
+        """How far tips, float64 [..., 3], are out of it, along each axis [m]."""
+        return np.maximum(np.maximum(np.array(self.lower) - tips, tips - np.array(self.upper)), 0.0)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 What a row of a hand or of velocities means depends on where the robot was at the observation, as measured or
 as commanded by then; only what moves the robot knows both. The rest of a chunk's way (plausibility, limits,
 blending, stops) is that of joint targets. Rows that are past are not solved. A chunk ends before the first
-pose that its arm does not reach, and is refused if nothing of it is left to execute.
+pose that its arm does not reach or its box does not have, and is refused if nothing of it is left to execute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.control.kinematics.arm import Arm
-from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.kinematics.hand import OUT_M, Hand
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.types import Chunk
 
@@ -72,8 +73,13 @@ class Rows:
             begin = arm.pose((commanded if hand.relative_to == "commanded" else measured)[arm.columns])
             poses = hand.poses(rows[:, columns], begin)[ahead:]
             solved = arm.solve(poses, commanded[arm.columns])
-            if len(solved) < len(poses):
-                self.cut = f"action {ahead + len(solved)} of {hand.name}: {arm.why()}"
+            why = arm.why() if len(solved) < len(poses) else ""
+            inside = self._inside(hand, arm, begin, commanded[arm.columns], solved, chunk.step_dt_s)
+            if inside < len(solved):
+                solved, goal = solved[:inside], np.round(poses[inside].translation, 3).tolist()
+                why = f"{goal} m, or a stop on the way to it, is out of its box"
+            if why:
+                self.cut = f"action {ahead + len(solved)} of {hand.name}: {why}"
                 if not len(solved):
                     raise ValueError(f"chunk {chunk.request_id}: {self.cut}")
                 rows, joints = rows[: ahead + len(solved)], joints[: ahead + len(solved)]
@@ -86,3 +92,20 @@ class Rows:
             update_magnitudes=np.asarray(chunk.update_magnitudes)[: len(joints)],
             execution_horizon=None,
         )
+
+    def _inside(
+        self, hand: Hand, arm: Arm, begin: Any, seed: np.ndarray, solved: np.ndarray, step_dt_s: float
+    ) -> int:
+        """How many rows there are before one that is further out of the hand's box than the begin, or from
+        which the hand would come to rest there."""
+        if hand.box is None or not len(solved):
+            return len(solved)
+        speeds = np.diff(np.vstack([seed, solved]), axis=0) / step_dt_s
+        speeds = np.clip(speeds, -arm.limits.velocity, arm.limits.velocity)
+        stop_s = (np.abs(speeds) / arm.limits.acceleration).max(axis=1)[:, None]
+        most = np.maximum(hand.box.beyond(begin.translation), OUT_M)
+        out = np.zeros(len(solved), bool)
+        for rows in (solved, solved + speeds * stop_s / 2):
+            tips = np.array([arm.pose(row).translation for row in rows])
+            out |= (hand.box.beyond(tips) > most).any(axis=1)
+        return int(out.argmax()) if out.any() else len(solved)
