@@ -311,8 +311,8 @@ class ChunkFollower:
         if refusal:
             raise ValueError(f"chunk {chunk.request_id}: {refusal}")
         if self.joining.begun:
-            here, _ = self.buffer.reference(now_ns)
-            self.buffer.guard.check_positions(self.buffer.joints, np.vstack([here, actions]))
+            reference, _ = self.buffer.reference(now_ns)
+            self.buffer.guard.check_positions(self.buffer.joints, np.vstack([reference, actions]))
         if not self._is_newest(chunk):
             return
         if chunk.kv_version < self._version and 0 <= now_ns - self._version_ns < _RESTART_NS:

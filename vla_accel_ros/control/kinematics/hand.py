@@ -94,12 +94,12 @@ class Hand:
             if self.relative_to == "absolute":
                 poses.append(pin.SE3(change.rotation @ zero, change.translation))
                 continue
-            before = begin if self.relative_to == "observation" or not poses else poses[-1]
+            previous = begin if self.relative_to == "observation" or not poses else poses[-1]
             if self.axes == TOOL:
-                poses.append(before * change)
+                poses.append(previous * change)
             else:
-                position = before.translation + change.translation
-                poses.append(pin.SE3(change.rotation @ before.rotation, position))
+                position = previous.translation + change.translation
+                poses.append(pin.SE3(change.rotation @ previous.rotation, position))
         return poses
 
     def _scaled(self, rows: np.ndarray) -> np.ndarray:

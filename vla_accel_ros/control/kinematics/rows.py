@@ -33,7 +33,7 @@ class Layout:
 
 class Rows:
     """layout, limits: of the joints that are moved. whole: also rows that are past are executed. Attribute
-    `cut`: why the last chunk was cut, else empty."""
+    `cut`: reason the last chunk was cut, else empty."""
 
     def __init__(self, layout: Layout, limits: JointLimits, whole: bool = False) -> None:
         self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
@@ -73,13 +73,13 @@ class Rows:
             begin = arm.pose((commanded if hand.relative_to == "commanded" else measured)[arm.columns])
             poses = hand.poses(rows[:, columns], begin)[ahead:]
             solved = arm.solve(poses, commanded[arm.columns])
-            why = arm.why() if len(solved) < len(poses) else ""
+            reason = arm.why() if len(solved) < len(poses) else ""
             inside = self._inside(hand, arm, begin, commanded[arm.columns], solved, chunk.step_dt_s)
             if inside < len(solved):
                 solved, goal = solved[:inside], np.round(poses[inside].translation, 3).tolist()
-                why = f"{goal} m, or a stop on the way to it, is out of its box"
-            if why:
-                self.cut = f"action {ahead + len(solved)} of {hand.name}: {why}"
+                reason = f"{goal} m, or a stop on the way to it, is out of its box"
+            if reason:
+                self.cut = f"action {ahead + len(solved)} of {hand.name}: {reason}"
                 if not len(solved):
                     raise ValueError(f"chunk {chunk.request_id}: {self.cut}")
                 rows, joints = rows[: ahead + len(solved)], joints[: ahead + len(solved)]
@@ -103,9 +103,9 @@ class Rows:
         speeds = np.diff(np.vstack([seed, solved]), axis=0) / step_dt_s
         speeds = np.clip(speeds, -arm.limits.velocity, arm.limits.velocity)
         stop_s = (np.abs(speeds) / arm.limits.acceleration).max(axis=1)[:, None]
-        most = np.maximum(hand.box.beyond(begin.translation), OUT_M)
+        allowed = np.maximum(hand.box.beyond(begin.translation), OUT_M)
         out = np.zeros(len(solved), bool)
         for rows in (solved, solved + speeds * stop_s / 2):
             tips = np.array([arm.pose(row).translation for row in rows])
-            out |= (hand.box.beyond(tips) > most).any(axis=1)
+            out |= (hand.box.beyond(tips) > allowed).any(axis=1)
         return int(out.argmax()) if out.any() else len(solved)
