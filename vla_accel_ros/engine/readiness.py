@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
-from vla_accel_ros.engine.request import ACT, OBSERVE, Request, Waits
+from vla_accel_ros.engine.request import ACT, OBSERVE, WAITING, Request, Waits
 
 SENSE_AGAIN_S = 0.005
 """Longest time until the next check for more committed points, and for newer joints of somebody who does not
@@ -47,7 +47,7 @@ class Readiness:
     def is_ready(self, request: Request, now_s: float) -> bool:
         """Whether the request's next micro-request may run. Sets `instruction` and `fresh` of a request that
         has not begun, for the scheduling rules."""
-        if request.begun or (request.want == OBSERVE and request.waits is Waits.NOTHING):
+        if request.status is not WAITING or (request.want == OBSERVE and request.waits is Waits.NOTHING):
             return True
         if request.want == OBSERVE:
             return self._room(request)
@@ -76,7 +76,7 @@ class Readiness:
         waits for newer joints or committed points; inf if never."""
         due_s = math.inf
         for request in requests:
-            if request.want == ACT and not request.begun:
+            if request.want == ACT and request.status is WAITING:
                 not_before_s = request.act.not_before_s
                 later = not_before_s > now_s
                 due_s = min(due_s, not_before_s if later else now_s + self._again_s(request))

@@ -53,6 +53,9 @@ class Status(Enum):
     CANCELLED = "cancelled"
 
 
+WAITING, RUNNING, LAUNCHED, FINISHED, CANCELLED = Status  # by name: Status.WAITING takes four times as long
+
+
 class Waits(Enum):
     """What a request waits for before it begins. NOTHING: it fails if there is no room (a slot, a seat, a
     place for an answer). ROOM. NEWS: room and something new to act on, as in a stream of frames, where a
@@ -63,6 +66,9 @@ class Waits(Enum):
     NEWS = "news"
 
 
+NEWS = Waits.NEWS
+
+
 @dataclass(frozen=True)
 class Pace:
     """How often something is done and how long it may take; deadline_s 0 means one period."""
@@ -70,12 +76,12 @@ class Pace:
     rate_hz: float
     deadline_s: float = 0.0
 
-    @property
+    @cached_property
     def period_s(self) -> float:
         """Seconds from one run to the next."""
         return 1.0 / self.rate_hz
 
-    @property
+    @cached_property
     def most_s(self) -> float:
         """Seconds after which a run is a miss."""
         return self.deadline_s or self.period_s
@@ -92,6 +98,7 @@ class Observe:
 
     want: ClassVar[str] = OBSERVE
     stage: ClassVar[str] = ENCODE
+    whole: ClassVar[bool] = False
     observation: Observation | None = None
     newest: Callable[[], Observation | None] | None = None
 
@@ -129,7 +136,7 @@ class Act:
     not_before_s: float = -math.inf
     commits: Callable[[int], int | None] | None = None
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether it cannot share denoising steps with others."""
         return self.exact or self.steps is not None or self.first is True
@@ -147,6 +154,7 @@ class Ask:
 
     want: ClassVar[str] = ASK
     stage: ClassVar[str] = PREFILL
+    whole: ClassVar[bool] = False
     question: str | None = None
     max_tokens: int = 16
     sampling: Sampling | None = None
@@ -160,6 +168,7 @@ class Reword:
 
     want: ClassVar[str] = REWORD
     stage: ClassVar[str] = PREFILL
+    whole: ClassVar[bool] = False
     question: str | None = None
 
 
@@ -192,7 +201,7 @@ class Request:
     pace: Pace = UNPACED
     on_progress: Callable[[Request], None] | None = None
 
-    status: Status = field(default=Status.WAITING, init=False)
+    status: Status = field(default=WAITING, init=False)
     stage: str = field(default="", init=False)
     kind: str = field(default="", init=False)
     number: int = field(default=-1, init=False)
@@ -209,20 +218,20 @@ class Request:
     def __post_init__(self) -> None:
         self.stage, self.kind = self.wish.stage, ASK if self.want == REWORD else self.want
 
-    @property
+    @cached_property
     def want(self) -> str:
-        """OBSERVE, ACT, ASK or REWORD."""
+        """OBSERVE, ACT, ASK or REWORD. Rules ask hundreds of times a micro-batch."""
         return self.wish.want
 
     @property
     def act(self) -> Act:
         """The wish of an action request."""
-        return cast(Act, self.wish)
+        return self.wish  # type: ignore[return-value]
 
     @property
     def ask(self) -> Ask:
         """The wish of a question."""
-        return cast(Ask, self.wish)
+        return self.wish  # type: ignore[return-value]
 
     @property
     def observation(self) -> Observation | None:
@@ -238,40 +247,40 @@ class Request:
     @property
     def stream(self) -> bool:
         """Whether it belongs to a stream of frames."""
-        return self.waits is Waits.NEWS
+        return self.waits is NEWS
 
     @property
     def whole(self) -> bool:
         """Whether it is an action that cannot share denoising steps with others."""
-        return self.want == ACT and self.act.whole
+        return self.wish.whole
 
     @property
     def begun(self) -> bool:
         """Whether it is no longer waiting."""
-        return self.status is not Status.WAITING
+        return self.status is not WAITING
 
     @property
     def launched(self) -> bool:
         """Whether its result is pending."""
-        return self.status is Status.LAUNCHED
+        return self.status is LAUNCHED
 
     @property
     def finished(self) -> bool:
         """Whether nothing more is computed, also because it was cancelled."""
-        return self.status is Status.FINISHED or self.status is Status.CANCELLED
+        return self.status is FINISHED or self.status is CANCELLED
 
     @property
     def cancelled(self) -> bool:
         """Whether it was cancelled before it was finished."""
-        return self.status is Status.CANCELLED
+        return self.status is CANCELLED
 
     def finish(self, result: Prefix | Chunk | str | None) -> None:
         """End it with a result."""
-        self.result, self.status = result, Status.FINISHED
+        self.result, self.status = result, FINISHED
 
     def fail(self, error: Exception) -> None:
         """End it with an error."""
-        self.error, self.status = error, Status.FINISHED
+        self.error, self.status = error, FINISHED
 
 
 def by_priority(requests: Sequence[Request]) -> list[Request]:

@@ -32,12 +32,15 @@ from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
+    CANCELLED,
+    FINISHED,
     OBSERVE,
+    RUNNING,
+    WAITING,
     Cancelled,
     MicroBatch,
     Observe,
     Request,
-    Status,
 )
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.rules.rules import Rules
@@ -377,12 +380,14 @@ class Scheduler:
     def _choose(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
         lane.again_s, now_s = math.inf, self._clock()
+        free = all(lane.batch is None for lane in self.lanes)
         waiting = [
             request
             for request in self.requests
-            if request.status in (Status.WAITING, Status.RUNNING) and self._lane(request).batch is None
+            if (request.status is RUNNING or request.status is WAITING)
+            and (free or self._lane(request).batch is None)
         ]
-        ready = [r for r in waiting if r.begun or self._readiness.is_ready(r, now_s)]
+        ready = [r for r in waiting if r.status is not WAITING or self._readiness.is_ready(r, now_s)]
         batch = self.rules.next(lane.name, ready, now_s, self.streams.due_s())
         if batch is None:
             wake_s = self.rules.wake_s(lane.name, ready, now_s)
@@ -390,7 +395,7 @@ class Scheduler:
             return None
         with lane.computing():
             for request in batch.requests:
-                if not request.begun:
+                if request.status is WAITING:
                     self._begin(request)
         # One that begins drops those of another instruction.
         remaining = tuple(request for request in batch.requests if not request.cancelled)
@@ -418,7 +423,7 @@ class Scheduler:
         if launched.is_followed:
             if launched.is_first:
                 self._cancel_older(batch.requests[0], launched=False)
-            launched.told = tuple(request for request in batch.requests if request.status is Status.RUNNING)
+            launched.told = tuple(request for request in batch.requests if request.status is RUNNING)
             for request in launched.told:
                 tell(request)
         return batch.requests
@@ -461,7 +466,7 @@ class Scheduler:
 
     def _begin(self, request: Request) -> None:
         """Begin a request; one that fails at once is finished."""
-        request.status, request.begun_s = Status.RUNNING, self._clock()
+        request.status, request.begun_s = RUNNING, self._clock()
         prefix, request.prefix = request.prefix, None
         try:
             if request.want == OBSERVE:
@@ -521,7 +526,7 @@ class Scheduler:
 
     def _acting(self) -> list[Request]:
         """The action requests that have begun."""
-        return [request for request in self.requests if request.want == ACT and request.begun]
+        return [request for request in self.requests if request.want == ACT and request.status is not WAITING]
 
     def _own(self, other: Request) -> list[Request]:
         """Chunks in progress of the same robot's stream."""
@@ -561,7 +566,8 @@ class Scheduler:
         This happens in the context of the lane where it ran, so that memory it reads is reused only after
         that lane's work.
         """
-        cancelled, begun = self._cancelled.pop(request, False), request.begun
+        begun = request.status is not WAITING
+        cancelled = self._cancelled.pop(request, False)
         if request not in self._requests:
             return False
         self._moved = True
@@ -576,7 +582,7 @@ class Scheduler:
         finally:
             if cancelled:
                 request.result = None
-            request.status = Status.CANCELLED if cancelled else Status.FINISHED
+            request.status = CANCELLED if cancelled else FINISHED
             del self._requests[request]
         return True
 

@@ -28,7 +28,17 @@ import math
 from collections.abc import Sequence
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DENOISE,
+    OBSERVE,
+    REWORD,
+    WAITING,
+    MicroBatch,
+    Request,
+    by_priority,
+)
 from vla_accel_ros.engine.rules.rule import Plan, Rule, Setup
 
 LATE = 0.15
@@ -78,7 +88,11 @@ class Turns:
             return waiting
         frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
         acts = [request for request in ready if request.want == ACT]
-        chunks = [request for request in acts if request.begun or request.fresh or not request.stream]
+        chunks = [
+            request
+            for request in acts
+            if request.status is not WAITING or request.fresh or not request.stream
+        ]
         for request in repeated:
             earlier = frames + chunks if request.whole else frames
             if any(
@@ -89,7 +103,7 @@ class Turns:
         return waiting
 
     def _acts_again(self, request: Request) -> bool:
-        if request.begun or request.stream or request.want != ACT or request.prefix is None:
+        if request.status is not WAITING or request.stream or request.want != ACT or request.prefix is None:
             return False
         return request.prefix.version <= self._acted.get(request.robot, -1)
 
@@ -120,7 +134,7 @@ class WholeChunks(Chunks):
         acts = by_priority([request for request in ready if request.want == ACT])
         waiting = self._turns.waiting(ready)
         for request in acts:
-            if request.begun or request.fresh or not (request.stream or request in waiting):
+            if request.status is not WAITING or request.fresh or not (request.stream or request in waiting):
                 return MicroBatch(request.stage, (request,), steps=0)
         return next_frame(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
@@ -184,9 +198,9 @@ class StaggeredChunks(Chunks):
             acts = [request for request in acts if request not in later]
         if whole := by_priority([request for request in acts if request.whole]):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
-        waiting = by_priority([request for request in acts if not request.begun])
+        waiting = by_priority([request for request in acts if request.status is WAITING])
         fresh = [request for request in waiting if request.fresh or not request.stream]
-        begun = [r for r in acts if r.begun and not (fresh and _gives_way(r, fresh[0]))]
+        begun = [r for r in acts if r.status is not WAITING and not (fresh and _gives_way(r, fresh[0]))]
         waiting = [request for request in waiting if self._in_time(request, now_s)]
         joining = max(0, min(self._joins, self._seats - len(begun)))
         if joining and fresh:
@@ -210,7 +224,7 @@ class StaggeredChunks(Chunks):
     def _note_frames(self, batch: MicroBatch, now_s: float) -> None:
         """Note the frames that begin with this micro-batch."""
         for request in batch.requests:
-            if request.want == OBSERVE and not request.begun:
+            if request.want == OBSERVE and request.status is WAITING:
                 self._frames_s[request.robot] = self._frames_s.get(request.robot, (0.0, -math.inf))[1], now_s
 
     def _in_time(self, request: Request, now_s: float) -> bool:
@@ -265,14 +279,14 @@ class StaggeredChunks(Chunks):
 def next_frame(ready: Sequence[Request]) -> MicroBatch | None:
     """Continue the frame in progress, else observe the next frame or compute one again with other words."""
     frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
-    for request in sorted(frames, key=lambda request: not request.begun):
+    for request in sorted(frames, key=lambda request: request.status is WAITING):
         return MicroBatch(request.stage, (request,))
     return None
 
 
 def in_progress(ready: Sequence[Request]) -> bool:
     """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
-    return any(request.want == OBSERVE and request.begun for request in ready)
+    return any(request.want == OBSERVE and request.status is not WAITING for request in ready)
 
 
 def _gives_way(old: Request, new: Request) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import ReferenceType, ref
 
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WAITING, MicroBatch, Request
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 from vla_accel_ros.engine.rules.text import pause_s
 
@@ -128,7 +128,7 @@ class Overload(Rule):
         for request in batch.requests:
             if request.want == ASK:
                 self._wrote_s = now_s
-            elif request.want == ACT and request.stream and not request.begun:
+            elif request.want == ACT and request.stream and request.status is WAITING:
                 self._acted_s[request.robot] = now_s
                 if request.fresh and request.stage == DENOISE:
                     self._acting[request.robot] = ref(request)
@@ -151,11 +151,13 @@ class Overload(Rule):
         elif request.want == ASK:
             return not request.partial and now_s < self._until_s(request)
         elif request.want == ACT:
-            repeated = request.stream and not request.begun and not request.fresh
+            repeated = request.stream and request.status is WAITING and not request.fresh
             is_held = repeated and now_s < self._until_s(request)
         else:
-            is_held = rung.level == VISION and not request.begun and self._waits_for_chunk(request, now_s)
-        if request.want in self._late and not request.begun:
+            is_held = (
+                rung.level == VISION and request.status is WAITING and self._waits_for_chunk(request, now_s)
+            )
+        if request.want in self._late and request.status is WAITING:
             self._count(request, is_held, now_s)
         return is_held
 

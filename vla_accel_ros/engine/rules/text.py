@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, WAITING, MicroBatch, Request
 from vla_accel_ros.engine.rules.chunks import in_progress, next_frame
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 
@@ -124,7 +124,7 @@ class TextInSlack(Rule):
 
     def _overdue_s(self, asks: list[Request]) -> float:
         """When text has waited long enough."""
-        waiting = [request.submitted_s for request in asks if not request.begun]
+        waiting = [request.submitted_s for request in asks if request.status is WAITING]
         if waiting:
             return min(waiting) + PATIENCE_S
         begun_s = min(request.begun_s for request in asks)
@@ -158,8 +158,8 @@ def _goes_first(request: Request) -> bool:
 def _text(asks: list[Request], begun: int) -> MicroBatch | None:
     """Begin the waiting question with the highest priority, the oldest first; else, or once so many answers
     have `begun` in a row, a token of every open answer."""
-    waiting = [request for request in asks if not request.begun]
-    opened = tuple(request for request in asks if request.begun)
+    waiting = [request for request in asks if request.status is WAITING]
+    opened = tuple(request for request in asks if request.status is not WAITING)
     if waiting and not (opened and begun >= MOST_BEGUN):
         return MicroBatch(PREFILL, (max(waiting, key=lambda request: request.priority),))
     return MicroBatch(DECODE, opened) if opened else None

@@ -16,7 +16,16 @@ import math
 from collections.abc import Sequence
 from itertools import takewhile
 
-from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, REWORD, MicroBatch, Request, by_priority
+from vla_accel_ros.engine.request import (
+    ACT,
+    DENOISE,
+    OBSERVE,
+    REWORD,
+    WAITING,
+    MicroBatch,
+    Request,
+    by_priority,
+)
 from vla_accel_ros.engine.rules.chunks import Chunks, Turns, WholeChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 
@@ -68,11 +77,12 @@ def chunks_of(
     frames = any(request.want in (OBSERVE, REWORD) for request in ready)
     later = turns.waiting(ready)
     if frames:
-        later |= {request for request in ready if request.stream and not (request.begun or request.fresh)}
+        further = [request for request in ready if request.status is WAITING and not request.fresh]
+        later |= {request for request in further if request.stream}
     acts = by_priority([request for request in ready if request.want == ACT and request not in later])
     whole = next((request for request in acts if request.whole), None)
-    begun = [request for request in acts if request.begun]
-    waiting = [request for request in acts if not request.begun]
+    begun = [request for request in acts if request.status is not WAITING]
+    waiting = [request for request in acts if request.status is WAITING]
     return MicroBatch(DENOISE, (whole,), steps=0) if whole is not None else None, begun, waiting
 
 
