@@ -33,7 +33,7 @@ class Layout:
 
 class Rows:
     """layout, limits: of the joints that are moved. whole: also rows that are past are executed. Attribute
-    `cut`: reason the last chunk was cut, else empty."""
+    `cut`: why the last chunk was cut, else empty."""
 
     def __init__(self, layout: Layout, limits: JointLimits, whole: bool = False) -> None:
         self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
