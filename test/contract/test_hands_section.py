@@ -15,6 +15,7 @@ from hand_arms import EXPLICIT, load, text, ur5e
 from vla_accel_ros.contract.findings import ERROR, OK
 from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.models.checkpoints.description import Description
+from vla_accel_ros.sensing.trained import TrainedInputs, TrainedState
 
 SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
 
@@ -139,3 +140,13 @@ def test_statistics_about_zero_fit_velocities(tmp_path):
         contract = load_plain(tmp_path, f"actions: joints\n{written}")
         found = judge(droid, contract)
         assert max(f.level == ERROR for f in found) == (level == ERROR), found
+
+
+def test_state_of_a_hand_is_compared_with_its_training_number_by_number(tmp_path):
+    low = np.array([-0.5, -0.5, 0.1, -3.2, -3.2, -3.2, 0.0])
+    trained = TrainedState(low, low + 0.6, np.full(7, 0.01), np.zeros(7, bool))
+    contract = load(tmp_path, text())
+    state = low + 0.3
+    state[0] = 0.9
+    (sentence,) = TrainedInputs(contract, trained).joints(state)
+    assert "arm.x" in sentence and "0.9" in sentence

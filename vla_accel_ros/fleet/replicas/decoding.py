@@ -28,8 +28,8 @@ def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Obse
         images[camera.image] = camera.view(pixels_of(name, image, camera.max_pixels))
         stamps_ns[camera.image] = encoded.stamps_ns.get(name, encoded.stamp_ns)
     state = np.asarray(encoded.state, np.float32)
-    if state.shape != (len(contract.joints),) or not np.isfinite(state).all():
-        raise ValueError(f"the state is {state}; give a finite number for each of {contract.joint_names}")
+    if state.shape != (len(contract.state_names),) or not np.isfinite(state).all():
+        raise ValueError(f"the state is {state}; give a finite number for each of {contract.state_names}")
     words, stamp_ns = encoded.instruction, encoded.stamp_ns
     return Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=robot)
 

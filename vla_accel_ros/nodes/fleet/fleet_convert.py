@@ -332,7 +332,7 @@ def _executed(who: str, told: float) -> float:
 
 
 def _state(who: str, message: FleetRequest, contract: Contract) -> np.ndarray:
-    state, names = np.array(message.state, dtype=np.float32), contract.joint_names
+    state, names = np.array(message.state, dtype=np.float32), contract.state_names
     if len(state) != len(names):
         raise ValueError(f"{who} has a state of {len(state)} numbers for {len(names)} joints")
     if not np.isfinite(state).all():
