@@ -152,6 +152,8 @@ def hour(name: str, desk: Desk) -> Row:
         nodes.start()
         try:
             step("motion, from the start of our nodes", SAY)
+            if steps[-1]["status"]:
+                print(*(f"{node.name}: {node.last_words()}" for node in logs), sep="\n", file=sys.stderr)
         finally:
             nodes.end()
             nodes.sweep()

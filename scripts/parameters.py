@@ -12,6 +12,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import yaml
 from generated import ROOT, write_or_check
 
 sys.path.insert(0, str(ROOT))
@@ -121,7 +122,8 @@ def _range(parameter: Parameter) -> str:
 
 def _yaml(value: Value) -> str:
     if isinstance(value, str):
-        return value if re.fullmatch(r"[a-z0-9_-]*[a-z][a-z0-9_-]*", value) else f'"{value}"'
+        plain = re.fullmatch(r"[a-z0-9_-]*[a-z][a-z0-9_-]*", value) and isinstance(yaml.safe_load(value), str)
+        return value if plain else f'"{value}"'  # off is a bool
     return str(value).lower()
 
 

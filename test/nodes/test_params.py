@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 from builders import make_checkpoint, make_config
 from calling import call
 from rcl_interfaces.msg import ParameterType
@@ -23,6 +26,16 @@ TYPES = {
     float: ParameterType.PARAMETER_DOUBLE,
     str: ParameterType.PARAMETER_STRING,
 }
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "config").glob("*.yaml")), ids=lambda file: file.name)
+def test_a_parameter_file_has_values_of_the_parameters_types(file: Path) -> None:
+    """As YAML 1.1 reads them, in which off is a bool: ROS reads it so."""
+    text = re.sub(r"^( +)#(\w+: )", r"\1\2", file.read_text(), flags=re.MULTILINE)  # those of an engine, too
+    for name, section in yaml.safe_load(text).items():
+        table = {parameter.name: parameter.default for parameter in NODES[name.rpartition("/")[2]]}
+        for key, value in section["ros__parameters"].items():
+            assert type(value) is type(table[key]), key
 
 
 def test_tables_and_environment_import_without_ros():
