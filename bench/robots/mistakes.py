@@ -101,6 +101,6 @@ MISTAKES = (
     Mistake(
         "checkpoint of another robot",
         CHECK.replace(f"--model {MODEL}", "--model other"),
-        r"14 states(?s:.*)7 joints",
+        r"14 states.* 7 ",
     ),
 )
