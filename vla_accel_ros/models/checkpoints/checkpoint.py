@@ -145,13 +145,14 @@ def find_format(contents: Contents) -> Format:
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
     inner = _newest_within(contents.folder)
-    mend = f"give the folder of a {', '.join(('pi0', 'pi0.5', 'OpenVLA', 'GR00T', *added))} or SmolVLA"
+    families = ("pi0", "pi0.5", "pi0-FAST", "OpenVLA", "OpenVLA-OFT", "GR00T", "X-VLA", *added)
+    mend = f"give the folder of a {', '.join(families)} or SmolVLA"
     if inner:
         mend = f"give {inner}"
     elif pickled:
         mend = f"{pickled[0]} may hold pickled code and is never opened, so save the weights as safetensors"
     raise ValueError(
-        f"{contents.folder} is no checkpoint that is known here (config.json says {types or 'nothing'}, "
+        f"{contents.folder} is no checkpoint that is families here (config.json says {types or 'nothing'}, "
         f"files {files[:8]}, tensors {sorted(contents.tensors)[:3]}); {mend}."
     )
 
