@@ -13,6 +13,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,30 @@ import torch
 from run import Bench, Given, Row, main
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
+from vla_accel_ros.models.groot.embodiment import Settings
+from vla_accel_ros.models.groot.model import Groot
+from vla_accel_ros.models.groot.pixels import Geometry
+from vla_accel_ros.models.groot.policy import GrootPolicy
+from vla_accel_ros.models.groot.units import Range, Units
 from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.text.tokenizer import load_qwen_tokenizer
 from vla_accel_ros.models.xvla.config import XVLA
-from vla_accel_ros.tools.bench.policies import TINY_XVLA, WORD, random_policy
+from vla_accel_ros.tools.bench.policies import JOINTS, TINY_XVLA, WORD, random_policy
+from vla_accel_ros.tools.bench.subjects import random_network
 from vla_accel_ros.types import Observation
 
-KINDS: dict[str, Any] = {"xvla": XVLA}
+KINDS: dict[str, Any] = {"groot_n1_7": GROOT_N1_7, "groot_n1_5": GROOT_N1_5, "xvla": XVLA}
 TINY: dict[str, Any] = {"xvla": TINY_XVLA}
-STEPS = {"xvla": 10}
+STEPS = {"groot_n1_7": 4, "groot_n1_5": 4, "xvla": 10}
+GEOMETRY = {
+    "groot_n1_7": Geometry(256, (256, 256), 0.95, True, True, 32, 65536),
+    "groot_n1_5": Geometry(224, (224, 224)),
+}
+"""How GR00T's cameras become pixels, as NVIDIA's folders say."""
+WORDS = {"groot_n1_7": "groot_n1_7/checkpoint/backbone", "groot_n1_5": "groot_n1_5/eagle_assets"}
+RECORDINGS = Path(__file__).resolve().parents[1] / "test" / "data" / "oracles"
 OBSERVATIONS, WARM_UP, EAGER = 3, 10, 10
 ABOUT = {"steps": STEPS, "seeds": "weights 0, observations 0 to 2, noise 0", "image": [480, 640]}
 
@@ -42,8 +59,10 @@ def options(add: Callable[..., Any]) -> None:
 def measure(given: Given) -> Iterator[Row]:
     """A row for each model and number of views."""
     for kind in given.kinds:
-        config = (TINY if given.small else KINDS)[kind]
-        policy = random_policy(config, given.device, given.dtype)
+        config = TINY.get(kind) if given.small else KINDS[kind]
+        if config is None:
+            continue
+        policy = policy_of(config, given.device, given.dtype)
         weights = sum(parameter.nbytes for parameter in policy.model.parameters())
         fast, eager = (Engine(policy, fast=graphs, steps=STEPS[kind]) for graphs in (True, False))
         for views in given.views:
@@ -54,6 +73,20 @@ def measure(given: Given) -> Iterator[Row]:
             yield row
         del policy, fast, eager
         gc.collect()
+
+
+def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Policy:
+    """A random policy."""
+    if not isinstance(config, GrootConfig):
+        return random_policy(config, device, dtype)
+    model = random_network(lambda: Groot(config), device).to(dtype)
+    none = Range(np.zeros(0, np.float32), np.zeros(0, np.float32), clips=False)
+    nothing = Units(none, none)
+    names, identity = config.image_names, Normalizer.identity()
+    settings = Settings("arm", 3, ("arm",), names, names, len(names), nothing, GEOMETRY[config.kind], True)
+    tokenizer = load_qwen_tokenizer(RECORDINGS / WORDS[config.kind], config.vocab)
+    mask = np.zeros(JOINTS, bool)
+    return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=LEROBOT, settings=settings)
 
 
 def observed(policy: Policy, views: int, seed: int) -> Observation:
@@ -80,7 +113,7 @@ def timed(engine: Engine, frames: Sequence[Observation], runs: int) -> dict[str,
 def error(engine: Engine, policy: Policy, config: Any, frame: Observation, given: Given) -> float:
     """Of the actions, against float32."""
     noise = np.random.default_rng(0).normal(size=(config.horizon, config.action_dim)).astype(np.float32)
-    exact = random_policy(config, given.device, torch.float32)
+    exact = policy_of(config, given.device, torch.float32)
     plain = Engine(exact, steps=engine.config.steps)
     with engine.observe(frame) as prefix, plain.observe(frame) as exact_prefix:
         ours, theirs = (e.act(p, noise=noise).actions for e, p in ((engine, prefix), (plain, exact_prefix)))
