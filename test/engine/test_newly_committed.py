@@ -92,8 +92,7 @@ class Guided:
         self.stream = FrameStream(self.engine)
 
     def want(self) -> Request:
-        given = {"commits": self.rtc.committed, "on_begin": self.rtc.begin}
-        return self.stream.want(**given)
+        return self.stream.want(commits=self.rtc.committed, on_begin=self.rtc.begin)
 
     def step(self) -> Request | None:
         """One micro-batch, of one chunk, which takes its time."""
