@@ -72,6 +72,11 @@ class Goals:
         if self._way.t_ns > self._due_ns:
             self.cancel("no result")
 
+    @property
+    def runs(self) -> bool:
+        """Whether the controller executes a goal."""
+        return bool(self._running)
+
     def fail(self) -> None:
         """The controller aborts: a joint has left its path."""
         self._brake(self._running, "aborted")
@@ -107,7 +112,8 @@ class Goals:
 
 
 class Ways(Delivered):
-    """With them, for robots of episodes in which their faults may come."""
+    """With them, for robots of episodes in which their faults may come. goal_ends_ns: when the last goal ends, or
+    ended."""
 
     _goals: dict[tuple[str, ...], Goals]
     _writer: SlotWriter | None = None

@@ -104,6 +104,20 @@ def test_what_broke_a_limit_since_there_are_orders_does_so_no_more(seed, episode
     assert play(seed, names, episode_of=episode_of).broken == ()
 
 
+@pytest.mark.parametrize(
+    ("seed", "episode_of"),
+    [
+        (81000622, Episode),  # a controller in doubt is sent a motion that ends soon
+        (
+            93000563,
+            EpisodeOfExtremes,
+        ),  # a message that is written twice makes its controller's report doubtful
+    ],
+)
+def test_what_broke_a_limit_since_persons_take_over_does_so_no_more(seed, episode_of):
+    assert play(seed, episode_of=episode_of).broken == ()
+
+
 def before(faults) -> tuple[str, ...]:
     """The faults that there were when these seeds broke a limit."""
     return tuple(name for name in faults if name not in WAYS | ORDERS | PERSON)

@@ -86,7 +86,7 @@ class TrajectoryOutput(Output):
             now_ns = self._clock.now_ns()
             if self._scaled or self._delivery.overdue(now_ns):
                 return  # it comes to rest on what it has; anything sent now would make it step
-            self._hand_over.rests(*self._resting(), lead_s, self._measured)
+            self._hand_over.rests(*self._resting(), self._delivery.lead_s, self._measured)
             start_ns = now_ns
             if self._stamped:
                 path, by_ns = self._hand_over.next(decided, decided_ns, now_ns, lead_s)
