@@ -131,9 +131,7 @@ class Person(Orders):
         silent_ns = self.now_ns() - self.newest_command_ns
         quiet = quiet and self.robot.kind == "joint_trajectory" and not self.active("reactivate")
         quiet = quiet and not self.off and not self.node.holds and self.robot.stamped
-        quiet = quiet and not any(
-            goals.runs for goals in self._goals.values()
-        )  # a dead process's goal goes on
+        quiet = quiet and self.t_ns > self.goal_ends_ns  # also of a process that has ended since
         brake_ns = round(self._longest_s * S) + 2 * self.node.robot.kept_ns + SLACK_NS
         joining = self.node.robot.follower.joining.until_ns + brake_ns > self.now_ns()
         self._human_ns = self._human_ns if human else self.t_ns

@@ -72,11 +72,6 @@ class Goals:
         if self._way.t_ns > self._due_ns:
             self.cancel("no result")
 
-    @property
-    def runs(self) -> bool:
-        """Whether the controller executes a goal."""
-        return bool(self._running)
-
     def fail(self) -> None:
         """The controller aborts: a joint has left its path."""
         self._brake(self._running, "aborted")
@@ -112,12 +107,13 @@ class Goals:
 
 
 class Ways(Delivered):
-    """With them, for robots of episodes in which their faults may come. goal_ends_ns: when the last goal ends, or
-    ended."""
+    """With them, for robots of episodes in which their faults may come. goal_ends_ns: when the last goal
+    ends, or ended."""
 
     _goals: dict[tuple[str, ...], Goals]
     _writer: SlotWriter | None = None
     _written: ChunkSlot | None = None
+    goal_ends_ns = 0
 
     def _reached(self, robot: Robot) -> Robot:
         self._apart_ways, self._goals = random.Random(f"ways {self.seed}"), {}
@@ -170,15 +166,18 @@ class Ways(Delivered):
         """The controller of these joints has accepted a goal."""
         where = self._where(joints)
         self._controller(joints).accept(trajectory, self.t_ns, TrajectoryPoint(self.t_ns, where, 0.0 * where))
+        self.goal_ends_ns = max(self.goal_ends_ns, trajectory.end_ns)
         self.began_ns[joints] = self.now_ns()
 
     def stand(self, joints: tuple[str, ...]) -> None:
         """Their controller holds where it is commanded to be."""
         controller = self._controller(joints)
         controller.hold(controller.state(self.t_ns).position, self.t_ns)
+        self.goal_ends_ns = min(self.goal_ends_ns, self.t_ns)
         self.began_ns[joints] = self.now_ns()
 
     def _preempt(self, joints: tuple[str, ...]) -> None:
+        self.goal_ends_ns = min(self.goal_ends_ns, self.t_ns)
         for group, goals in self._goals.items():
             if set(group) & set(joints):
                 goals.preempt()
