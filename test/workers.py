@@ -14,11 +14,11 @@ STARTING = {
     ROBOTS: {
         "bench": "smoke_of_nodes",
         "launch": "robots_move ros2_launch",
-        "nodes": "closed_loop faults launcher names openpi_inference readme_robot say sim_robot"
-        " sim_robot_options sim_time trace viewers",
+        "nodes": "closed_loop faults launcher names openpi_inference readme_robot run_policy_live say"
+        " sim_robot sim_robot_options sim_time trace viewers",
         "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
-        "nodes/inference": "chunk_output guided_chunks inputs instruction"
-        " node_on_a_gpu openvla_node questions transports",
+        "nodes/inference": "action_chunks chunk_output guided_chunks inputs instruction"
+        " node_on_a_gpu openvla_node questions steering transports",
         "nodes/recorder": "recorder",
         "nodes/trajectory": "causes force stop_and_resume",
         "tools": "demo fleet_demo",
@@ -26,14 +26,14 @@ STARTING = {
     NODES: {
         "fleet": "replica_ray",
         "nodes": "added_controller brief clock_watch contract_from_robot doctor executor fork_server graph"
-        " lifecycle_nodes look_live params process robot_drivers security service_calls",
-        "nodes/adapters": "forward_command integrated servo",
+        " lifecycle_nodes look_live params process robot_client robot_drivers security service_calls",
+        "nodes/adapters": "forward_command gripper integrated servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up policy_parameters",
         "nodes/inference": "policy_images",
         "nodes/recorder": "marked_episodes player",
         "nodes/trajectory": "chunk_slot force_sources home joint_move"
-        " release restart slow_delivery trajectory_faults trajectory_node",
+        " release restart run_policy slow_delivery take_over trajectory_faults trajectory_node",
     },
 }
 """Group -> folder -> files of tests in it that start nodes. Both groups take about as long."""

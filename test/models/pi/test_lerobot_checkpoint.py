@@ -209,8 +209,8 @@ def test_the_sizes_are_read_off_the_folder(tmp_path: Path, kind: str) -> None:
             "make config.json and the weights",
         ),
         (
-            lambda data: data.update(type="pi0_fast"),
-            "type is 'pi0_fast' and the weights have lerobot's names",
+            lambda data: data.update(type="act"),
+            "type is 'act' and the weights have lerobot's names",
         ),
         (lambda data: data.update(type="act"), "only 'pi0' and 'pi05' are known"),
         (lambda data: data.update(use_visual_memory=True), "use_visual_memory is True; only False is known"),

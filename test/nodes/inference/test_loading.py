@@ -54,7 +54,7 @@ def test_contract_is_refused_with_camera_unknown_to_model(tmp_path, contract):
 
 
 def test_contract_is_refused_with_other_number_of_joints(tmp_path, contract):
-    with pytest.raises(ValueError, match=r"6 states.*5 joints"):
+    with pytest.raises(ValueError, match=r"6 states.*5 of them"):
         Load(make_checkpoint(tmp_path)).engine(replace(contract, joints=contract.joints[:5]))
 
 
@@ -65,7 +65,7 @@ def test_embodiment_has_its_contract_on_shared_weights(tmp_path, contract):
     robot = load.embodiment(policy, slow)
     assert robot.policy.model is policy.model and robot.step_dt_s == 0.2
     np.testing.assert_array_equal(robot.policy.delta_mask, contract.delta_mask)
-    with pytest.raises(ValueError, match=r"6 states.*5 joints"):
+    with pytest.raises(ValueError, match=r"6 states.*5 of them"):
         load.embodiment(policy, replace(contract, joints=contract.joints[:5]))
 
 

@@ -152,7 +152,7 @@ def find_format(contents: Contents) -> Format:
     elif pickled:
         mend = f"{pickled[0]} may hold pickled code and is never opened, so save the weights as safetensors"
     raise ValueError(
-        f"{contents.folder} is no checkpoint that is families here (config.json says {types or 'nothing'}, "
+        f"{contents.folder} is no checkpoint that is known here (config.json says {types or 'nothing'}, "
         f"files {files[:8]}, tensors {sorted(contents.tensors)[:3]}); {mend}."
     )
 
