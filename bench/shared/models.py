@@ -17,7 +17,10 @@ from vla_accel_ros.tools.bench.policies import tiny_pi
 from vla_accel_ros.types import Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}
-NAMES = {"pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA", "openvla": "OpenVLA"}
+NAMES = {
+    "pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA", "openvla": "OpenVLA", "xvla": "X-VLA",
+    "groot_n1_7": "GR00T N1.7", "groot_n1_5": "GR00T N1.5",
+}  # fmt: skip
 
 
 def config_of(kind: str, tiny: bool) -> PiConfig:

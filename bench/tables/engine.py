@@ -48,13 +48,28 @@ def own_path() -> Iterator[Line]:
     yield (
         "", "engine, median", "p99", "graphs alone", "more than the graphs", "`observe` returns after",
     )  # fmt: skip
-    for case in (*result("engine_path")["cases"], *result("engine_path_smolvla")["cases"]):
+    for case in result("engine_path")["cases"]:
         yield (
             f"{NAMES[case['kind']]}, {views(case['views'])}",
             *cells(
                 case, "engine.p50_ms:.2f", "engine.p99_ms:.2f", "stages.p50_ms:.2f", "difference_ms:.2f",
                 "observe.p50_ms:.2f",
             ),
+        )  # fmt: skip
+
+
+@table
+def families() -> Iterator[Line]:
+    """Families on the plain stages: host to host."""
+    yield "", "steps", "weights, GB", "1 view", "2 views", "p99", "no graphs", "error"
+    measured = result("families")
+    for kind in measured["kinds"]:
+        first, last = (one(measured["cases"], kind=kind, views=count) for count in (1, 2))
+        times = first["frame"]["p50_ms"], last["frame"]["p50_ms"], last["frame"]["p99_ms"]
+        yield (
+            NAMES[kind], str(measured["steps"][kind]), f"{last['weights_gb']:.2f}",
+            *(f"{time:.1f}" for time in times), f"{last['eager']['p50_ms']:.0f}",
+            f"{100 * last['error']:.2f} %",
         )  # fmt: skip
 
 
