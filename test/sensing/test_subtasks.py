@@ -57,6 +57,6 @@ def test_autosteer_that_is_off_is_the_task_alone_and_on_begins_anew():
 def test_nothing_is_asked_without_a_task_or_a_model_as_the_source():
     assert not Subtasks(MODEL, 2.0).due(1000.0)
     assert not given(TOPIC).due(1000.0)
-    off = Subtasks("off", 2.0)
+    off = Subtasks("none", 2.0)
     off.instruct("clear the table", 0.0)
     assert not off.autosteer and off.words(1e6).text == "clear the table"

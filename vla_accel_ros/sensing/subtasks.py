@@ -23,7 +23,7 @@ class Words:
 
 
 class Subtasks:
-    """The subtasks of one robot. source: `model`, `topic`, or `off`. question: what the model is asked, with
+    """The subtasks of one robot. source: `model`, `topic`, or `none`. question: what the model is asked, with
     {task} for the task.
 
     Attributes: `autosteer`; `task`, empty before the first; `subtask`, the newest of this task, empty before
@@ -32,7 +32,7 @@ class Subtasks:
 
     def __init__(self, source: str, period_s: float, question: str = "{task}") -> None:
         self.source, self._period_s, self._template = source, period_s, question
-        self.autosteer, self.task, self.subtask = source != "off", "", ""
+        self.autosteer, self.task, self.subtask = source != "none", "", ""
         self._asked_s = self._answered_s = 0.0
         self._waits = False
 

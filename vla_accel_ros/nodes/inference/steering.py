@@ -39,7 +39,7 @@ class Steering:
         self._told: Words | None = None
         self._subtask = ""
         self._subtasks.instruct(node.instruction.text, time.monotonic())
-        if source == "off":
+        if source == "none":
             return
         self._publisher = node.output(String, "subtask", qos.LATCHED)
         node.serve(SetBool, "~/autosteer", self._on_autosteer)

@@ -58,10 +58,10 @@ CHUNKING = (
 SUBTASKS = (
     Parameter(
         "subtasks",
-        "off",
-        "Who says the next subtask of a task: off acts on the task itself, model asks the model every "
+        "none",
+        "Who says the next subtask of a task: none acts on the task itself, model asks the model every "
         "subtask_period_s, topic takes next_subtask.",
-        choices=("off", "model", "topic"),
+        choices=("none", "model", "topic"),
     ),
     Parameter(
         "subtask_period_s",
