@@ -52,10 +52,13 @@ def bound(run: Any, what: Callable[[Any], Tensor], recorded: Tensor) -> float:
 def agree(run: Any, what: Callable[[Any], Tensor], recorded: Tensor) -> None:
     """what(run) is the recorded, or in bfloat16 both are as near to float64 as rounding lets them be."""
     ours, least = what(run), rounding(recorded.float())
-    if run.exact:
-        assert distance(ours, recorded) <= least
+    if run.exact and distance(ours, recorded) <= least:
         return
     exact = what(run.in_float64)
+    if run.exact:  # the recording, too, is rounded
+        assert distance(ours, exact) <= least / OURS
+        assert distance(recorded, exact) <= OURS * least
+        return
     for apart in (distance, spread):
         we, they = apart(ours, exact), apart(recorded, exact)
         assert we <= OURS * they + least, f"we are off by {we:.2g}, the recording by {they:.2g}"
