@@ -93,8 +93,8 @@ MUTATIONS = (
     ),
     Mutation(
         "slot of a captured prefix",
-        "self.pool.view(slot, length), first_tokens",
-        "self.pool.view(0, length), first_tokens",
+        "self._pool.view(slot, value.k.shape[3])",
+        "self._pool.view(0, value.k.shape[3])",
         ("test_plain_stages.py",),
         "any_slot",
     ),
@@ -351,8 +351,8 @@ MUTATIONS = (
     Mutation("age of a stamp in the future", "or abs(age) > limit", "or age > limit", ("test_watchdog.py",)),
     Mutation(
         "blend",
-        "old_positions + weight * (actions[:crossing] - old_positions)",
-        "actions[:crossing] + weight * (old_positions - actions[:crossing])",
+        "old_positions + weight * (actions[:count] - old_positions)",
+        "actions[:count] + weight * (old_positions - actions[:count])",
         ("test_buffer.py",),
     ),
     Mutation(

@@ -57,6 +57,10 @@ class Arm:
     def joint_names(self) -> tuple[str, ...]:
         return self.joints
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return self.joints
+
 
 @dataclass(frozen=True)
 class Robots:

@@ -63,6 +63,11 @@ class _Words:
 
     model: OpenVLA
     joints: int
+    end_token: None = None
+
+    @property
+    def most_tokens(self) -> int:
+        return self.joints
 
     @property
     def config(self) -> OpenVLAConfig:

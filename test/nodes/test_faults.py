@@ -35,7 +35,7 @@ def stack(shared_stack: Stack, operator) -> Stack:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (faulty.PANIC, "the thread 'main' died: this process ends"),
+        (faulty.PANIC, "the thread 'engine' died: this process ends"),
         (faulty.THREAD, "the thread 'of a library' died: this process ends"),
         (faulty.EXIT, "a callback failed: this process ends"),
         (faulty.STICKY, "vision loop: the GPU is lost: this process ends"),
