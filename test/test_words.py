@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 95_000
+BUDGET = 93_510
 """Lines of the package."""
 
 
