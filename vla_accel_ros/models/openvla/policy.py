@@ -14,7 +14,7 @@ the reference.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -60,6 +60,27 @@ class PixelNorm:
 def openvla_prompt(instruction: str) -> str:
     """Return the whole prompt, word for word as in training, with the instruction in lower case."""
     return f"In: What action should the robot take to {instruction.lower()}?\nOut:"
+
+
+class WordSizes(Protocol):
+    """What a prompt needs of a network's sizes."""
+
+    @property
+    def max_prompt(self) -> int: ...
+    @property
+    def space_token(self) -> int | None: ...
+
+
+def prompt_ids(instruction: str, tokenizer: Tokenizer, sizes: WordSizes) -> list[int]:
+    """Return the token ids of openvla_prompt, ending with the single space of training. Raises ValueError if
+    there are more than max_prompt."""
+    check_words(instruction, sizes.max_prompt)
+    text, space = openvla_prompt(instruction), sizes.space_token
+    tokens = tokenizer.encode(text, bos=True)
+    if space is not None and tokens[-1] != space:
+        tokens = [*tokens, space]
+    check_prompt(text, tokens, sizes.max_prompt)
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -242,15 +263,8 @@ class OpenVLAPolicy:
         return HostInputs(images, tuple(observation.images), self.host_words(observation))
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
-        """Return the prompt's token ids, ending with the single space of training. The network takes no
-        state. Raises ValueError if the prompt is longer than max_prompt."""
-        check_words(instruction, self.config.max_prompt)
-        text, space = openvla_prompt(instruction), self.config.space_token
-        tokens = self.tokenizer.encode(text, bos=True)
-        if space is not None and tokens[-1] != space:
-            tokens = [*tokens, space]
-        check_prompt(text, tokens, self.config.max_prompt)
-        return tokens
+        """Return the prompt's token ids; see prompt_ids. The network takes no state."""
+        return prompt_ids(instruction, self.tokenizer, self.config)
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """Return the prefix of one observation, [1, T, W]: the image after the prompt's first token."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.micro_requests import Chain
-from vla_accel_ros.models.openvla.policy import PixelNorm, openvla_prompt
+from vla_accel_ros.models.openvla.policy import PixelNorm, prompt_ids
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.openvla_oft.pictures import prepare
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
-from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
+from vla_accel_ros.models.processing.checks import check_image
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
@@ -139,15 +139,8 @@ class OpenVLAOFTPolicy:
         return HostInputs(images, names, self.prompt(observation.instruction))
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
-        """Return the prompt's token ids, ending with the single space of training. Raises ValueError if it is
-        longer than max_prompt."""
-        check_words(instruction, self.config.max_prompt)
-        text, space = openvla_prompt(instruction), self.config.space_token
-        tokens = self.tokenizer.encode(text, bos=True)
-        if space is not None and tokens[-1] != space:
-            tokens = [*tokens, space]
-        check_prompt(text, tokens, self.config.max_prompt)
-        return tokens
+        """Return the prompt's token ids; see openvla.policy.prompt_ids."""
+        return prompt_ids(instruction, self.tokenizer, self.config)
 
     def normalized_state(self, state: np.ndarray) -> Tensor:
         """state [S] -> float32 [S] on the host, within [-1, 1]. Raises ValueError as `inputs` does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -83,6 +83,13 @@ TRAIN_CONFIG, SINCE_0_5_0 = "train_config.json", "cudnn_deterministic"
 def holds(contents: Contents) -> bool:
     """Return whether lerobot's config.json names a pi0 or pi0.5, or the tensors have lerobot's names."""
     return contents.config.get("type") in ("pi0", "pi05") or before_names(contents.tensors) == LEROBOT_NAMES
+
+
+class ActionSizes(Protocol):
+    """What the size of an action needs of a network's sizes."""
+
+    @property
+    def action_dim(self) -> int: ...
 
 
 def read_config(contents: Contents) -> PiConfig:
@@ -158,7 +165,7 @@ def read_pi_normalizers(
     return read_lerobot_normalizers(contents.folder, known_steps, dataset)
 
 
-def action_width(contents: Contents, config: PiConfig, actions: Normalizer) -> int:
+def action_width(contents: Contents, config: ActionSizes, actions: Normalizer) -> int:
     """Return D, the size of an action: from the statistics, else from config.json, else the network's."""
     if actions.size:
         return action_size(actions.size, config.action_dim, contents.folder)

@@ -29,7 +29,7 @@ from vla_accel_ros.models.checkpoints.formats import (
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read, reading_order
 from vla_accel_ros.models.json_file import read_json
-from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
+from vla_accel_ros.models.pi.lerobot_checkpoint import action_width, lerobot_description
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
@@ -103,7 +103,9 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
         state, actions = read_lerobot_normalizers(folder, STEPS, options.statistics)
-    mask = options.actions(None, actions.size or _width(contents, config), str(folder))
+    width = action_width(contents, config, actions) if actions.size or config.action_mode == "auto" else 0
+    width = width or REAL.get(config.action_mode, config.action_dim)
+    mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
 
     def read_weights() -> XVLA:
@@ -113,16 +115,6 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     return XVLAPolicy(
         model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT, domain=domain
     )
-
-
-def _width(contents: Contents, config: XVLAConfig) -> int:
-    """Return the number of channels of an action that the robot has."""
-    features = contents.config.get("output_features")
-    action = features.get("action") if isinstance(features, dict) else None
-    shape = action.get("shape") if isinstance(action, dict) else None
-    if config.action_mode == "auto" and isinstance(shape, list) and len(shape) == 1:
-        return min(int(shape[0]), config.action_dim)
-    return REAL.get(config.action_mode, config.action_dim)
 
 
 def read_domain(folder: Path, config: XVLAConfig) -> int:

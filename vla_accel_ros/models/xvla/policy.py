@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.models.policy import HostInputs, Policy, PolicyInputs, Upload
+from vla_accel_ros.models.policy import HostInputs, Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -99,11 +99,6 @@ class XVLAPolicy(Policy):
                 f"observation.images has {list(given.image_names)}; the policy needs its main camera, {main}."
             )
         return replace(given, more={"domain": torch.tensor([self.domain])})
-
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """See Policy."""
-        given = super().inputs(observation, upload)
-        return replace(given, more={"domain": torch.tensor([self.domain], device=self.device)})
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
         """Return the network's pixels float32 [V, 3, S, S] from images uint8 [H, W, 3] of any sizes on its
