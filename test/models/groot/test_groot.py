@@ -110,9 +110,8 @@ def test_a_flow_time_is_in_the_references_bucket(model: Groot) -> None:
         assert buckets == [int(k / float(steps) * 1000) for k in range(steps)]
 
 
+@pytest.mark.parametrize("model", ["groot_n1_7"], indirect=True)  # N1.5 has one size
 def test_images_of_other_sizes_are_computed_by_themselves(model: Groot) -> None:
-    if not model.config.taps:
-        pytest.skip("N1.5 has one size")
     generator = torch.Generator().manual_seed(1)
     wide, tall = (torch.rand(1, 3, *size, generator=generator) for size in ((64, 96), (96, 32)))
     tokens, taps = model.encode(torch.cat((wide, wide + 0.1)))

@@ -70,9 +70,8 @@ def test_positions_count_on_after_an_image(policy: GrootPolicy) -> None:
     assert positions[10] == ([7] * 3 if several else [10])
 
 
+@pytest.mark.parametrize("policy", ["groot_n1_5"], indirect=True)  # the files are N1.5's
 def test_qwens_older_files_agree_with_transformers(policy: GrootPolicy) -> None:
-    if not (DATA / policy.config.kind / "eagle_assets").is_dir():
-        pytest.skip("these files are N1.5's")
     transformers = pytest.importorskip("transformers")
     folder: Path = DATA / "groot_n1_5" / "eagle_assets"
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
