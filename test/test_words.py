@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 93_503
+BUDGET = 93_506
 """Lines of the package."""
 
 

@@ -1,7 +1,7 @@
 """How smooth the joints are when messages take longer to the controller, before and after adaptation.
 
 The scene of scene.py with our motion. Before, the delay is assumed to be `LEAD_S`, whatever it is;
-after, it has been measured for some seconds from what the controller executes (control/delivery.py).
+after, it has been measured for some seconds from what the controller executes (control/outputs/delivery.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from adversary_person import PERSON, Person
 from adversary_scene import MS, S
 from adversary_ways import POLL_HZ, WAYS
 
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.orders.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 

@@ -8,7 +8,7 @@ from adversary_scene import EPOCH, MS, SCALE, S
 
 from vla_accel_ros.control.following.joint_faults import LASTING_S, usual
 from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
-from vla_accel_ros.control.on_arrival import SPEED
+from vla_accel_ros.control.outputs.on_arrival import SPEED
 from vla_accel_ros.types import Chunk
 
 HOLD_SLACK_NS = S // 2

@@ -10,7 +10,7 @@ from adversary_scene import ANGULAR, LINEAR, MS, S, Scene
 from executed import Broken, judge_path, judge_positions, judge_velocities
 
 from vla_accel_ros.control.following.watchdog import HOMING
-from vla_accel_ros.control.on_arrival import ACCELERATION, SPEED
+from vla_accel_ros.control.outputs.on_arrival import ACCELERATION, SPEED
 from vla_accel_ros.control.trajectory import Trajectory
 
 

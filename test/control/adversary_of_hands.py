@@ -23,11 +23,11 @@ from executed import Broken
 from hand_arms import PANDA_RANGES, panda, panda_urdf, ur5e, ur5e_urdf
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, RELATIVE_TO, TOOL, Box, Hand
 from vla_accel_ros.control.kinematics.rotations import AXES, numbers, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.outputs import on_arrival
 from vla_accel_ros.types import Chunk
 
 MIDDLE = {

@@ -21,11 +21,11 @@ from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, 
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream, Teleop
-from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
-from vla_accel_ros.control.homing import Action
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.orders.homing import Action
+from vla_accel_ros.control.outputs import on_arrival
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sensing.chunk_slot import ChunkSlot

@@ -15,7 +15,7 @@ from adversary_messages import Delivered
 from adversary_scene import Robot, S
 
 from vla_accel_ros.control.chunking.chunk_record import ChunkWriter
-from vla_accel_ros.control.homing import Action, Outcome
+from vla_accel_ros.control.orders.homing import Action, Outcome
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sensing.chunk_slot import ChunkSlot
 from vla_accel_ros.sensing.slot import SlotWriter

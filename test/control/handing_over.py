@@ -9,7 +9,7 @@ from executed import Broken, TrajectoryController, judge_path
 from motion import JOINTS, LIMITS, S, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.hand_over import HandOver
+from vla_accel_ros.control.outputs.hand_over import HandOver
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 MS = 1_000_000

@@ -11,8 +11,8 @@ from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import HOMING, MotionState
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.homing import AT_HOME, Outcome
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake
+from vla_accel_ros.control.orders.homing import AT_HOME, Outcome
 from vla_accel_ros.control.robot import Robot as Moved
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.sim.controller import JointTrajectoryController

@@ -20,13 +20,13 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import ChunkTiming, Controller, Joint, Stream, Twist
 from vla_accel_ros.control.chunking.source import Slot
 from vla_accel_ros.control.contract import Options
-from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.homing import Action
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.motion import Motion
-from vla_accel_ros.control.orders import Order
+from vla_accel_ros.control.orders.homing import Action
+from vla_accel_ros.control.orders.order import Order
+from vla_accel_ros.control.outputs.delivery import Delivery
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.outputs.positions import PositionOutput

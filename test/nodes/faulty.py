@@ -11,7 +11,7 @@ import threading
 from std_msgs.msg import String
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.orders import Order
+from vla_accel_ros.control.orders.order import Order
 from vla_accel_ros.nodes.inference.node import InferenceNode
 from vla_accel_ros.nodes.running.process import run
 from vla_accel_ros.nodes.trajectory.node import TrajectoryNode

@@ -21,14 +21,14 @@ from typing import Any
 from vla_accel_ros.control.chunking.source import ChunkSource, Received, Slot
 from vla_accel_ros.control.following.watchdog import CHUNK, Change, MotionState
 from vla_accel_ros.control.force.taking_over import TakingOver
-from vla_accel_ros.control.homing import Action, Homing
 from vla_accel_ros.control.lateness import Lateness
-from vla_accel_ros.control.lending import Lending, Manager
-from vla_accel_ros.control.operator import Operator
+from vla_accel_ros.control.orders.homing import Action, Homing
+from vla_accel_ros.control.orders.lending import Lending, Manager
+from vla_accel_ros.control.orders.operator import Operator
+from vla_accel_ros.control.orders.runs import Runs
 from vla_accel_ros.control.publishers import CHUNKS, Causes, Graph, Publishers
 from vla_accel_ros.control.report import Reports
 from vla_accel_ros.control.robot import Robot
-from vla_accel_ros.control.runs import Runs
 from vla_accel_ros.control.teleop.takeover import Takeover
 
 

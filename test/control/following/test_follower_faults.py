@@ -9,7 +9,7 @@ import pytest
 from follower_robot import HOME, JOINTS, MS, Robot, S
 
 from vla_accel_ros.control.following.watchdog import MotionState
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.orders.moves import move
 
 FAULTY = [MotionState.STOPPING, MotionState.HOLDING]
 

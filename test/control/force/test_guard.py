@@ -11,7 +11,7 @@ from force_arm import FREE, GOAL, JOINTS, LIMITS, MS, START, ForceArm, S
 from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
 from vla_accel_ros.control.force.executed import ExecutedPath, Retreat
 from vla_accel_ros.control.force.guard import Phase, Why
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.orders.moves import move
 
 
 def wall(at: float, stiffness: float = 400.0):

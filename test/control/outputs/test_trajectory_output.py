@@ -13,11 +13,11 @@ from world import Clock, TrajectoryLine
 
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.delivery import Delivery
 from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival
-from vla_accel_ros.control.moves import move
-from vla_accel_ros.control.on_arrival import eased
+from vla_accel_ros.control.orders.moves import move
+from vla_accel_ros.control.outputs.delivery import Delivery
+from vla_accel_ros.control.outputs.on_arrival import eased
 from vla_accel_ros.control.outputs.reports import Execution, ReportedState, Reports
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput, kept
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint

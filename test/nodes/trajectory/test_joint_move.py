@@ -12,7 +12,7 @@ import pytest
 from stand_ins import ARM, Arm, write_contract
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.homing import Outcome
+from vla_accel_ros.control.orders.homing import Outcome
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.interfaces import interface

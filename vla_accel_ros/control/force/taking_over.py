@@ -13,7 +13,7 @@ from vla_accel_ros.control.following.watchdog import HOMING, MotionState
 from vla_accel_ros.control.force.guard import ForceGuard, Phase, Reaction, Why
 from vla_accel_ros.control.force.reflexes import Reflexes
 from vla_accel_ros.control.force.sensor import Level
-from vla_accel_ros.control.homing import INACTIVE, Homing
+from vla_accel_ros.control.orders.homing import INACTIVE, Homing
 from vla_accel_ros.control.robot import Robot
 
 _WITHIN_NS = 10_000_000_000

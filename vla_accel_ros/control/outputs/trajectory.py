@@ -2,8 +2,8 @@
 
 The controller interpolates, and holds the end by itself; a message is sent only for a new trajectory. Stamped
 trajectories are sent so that the controller joins them without a step, however long this process was delayed
-(control/hand_over.py). Those without a stamp allow the controller another clock (control/on_arrival.py). The
-time until execution is measured (control/delivery.py). Its sources are polled: nothing here waits.
+(hand_over). Those without a stamp allow the controller another clock (on_arrival). The time until execution
+is measured (delivery). Its sources are polled: nothing here waits.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from copy import copy
 
 import numpy as np
 
-from vla_accel_ros.control.delivery import Delivery
-from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import approached
+from vla_accel_ros.control.outputs.delivery import Delivery
+from vla_accel_ros.control.outputs.hand_over import HandOver
+from vla_accel_ros.control.outputs.on_arrival import approached
 from vla_accel_ros.control.outputs.output import (
     Clock,
     Controller,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.control.following.watchdog import DEADMAN, TELEOP
-from vla_accel_ros.control.orders import Steps, kept
+from vla_accel_ros.control.orders.order import Steps, kept
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.teleop.commands import Commands, Teleop
 from vla_accel_ros.control.teleop.hand import HandCommands

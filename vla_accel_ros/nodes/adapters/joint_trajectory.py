@@ -12,7 +12,7 @@ from rclpy.duration import Duration
 from rclpy.serialization import serialize_message
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_ros.control.delivery import Delivery
+from vla_accel_ros.control.outputs.delivery import Delivery
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput

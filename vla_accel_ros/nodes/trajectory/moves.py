@@ -18,7 +18,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from vla_accel_ros.control.homing import Outcome
+from vla_accel_ros.control.orders.homing import Outcome
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert

@@ -35,12 +35,12 @@ from vla_accel_msgs.msg import Motion as MotionMessage
 from vla_accel_ros.contract import graph_check
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.control import on_arrival
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import Change, MotionState
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.motion import Motion
-from vla_accel_ros.control.orders import Order
+from vla_accel_ros.control.orders.order import Order
+from vla_accel_ros.control.outputs import on_arrival
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.publishers import CHUNKS, LOOKS_HZ

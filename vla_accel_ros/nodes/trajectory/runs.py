@@ -1,4 +1,4 @@
-"""The action run_policy: what control/runs.py decides, as an action server, and how success is noticed.
+"""The action run_policy: what control.orders.runs decides, as an action server, and how success is noticed.
 
 The instruction is latched while a goal runs, so that an inference node which starts meanwhile gets it. At its
 end it is withdrawn by an empty one, latched too, so that one which starts later does not go on with it. Once
@@ -25,7 +25,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.action import RunPolicy
 from vla_accel_msgs.msg import LanguageOutput
-from vla_accel_ros.control.runs import CANCELLED, ERROR, NODE_DEACTIVATED, Ending, Run, Runs
+from vla_accel_ros.control.orders.runs import CANCELLED, ERROR, NODE_DEACTIVATED, Ending, Run, Runs
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.declare import value

@@ -7,9 +7,9 @@ import pytest
 from executed import TrajectoryController, judge_path
 
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
-from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.on_arrival import ahead, approached, eased
+from vla_accel_ros.control.outputs.hand_over import HandOver
+from vla_accel_ros.control.outputs.on_arrival import ahead, approached, eased
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.types import Chunk
 

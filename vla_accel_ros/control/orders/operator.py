@@ -1,7 +1,7 @@
 """What the services of the trajectory node do: hold, resume, home, release, reclaim, reset,
 take_over and give_back.
 
-Whatever begins with a robot at rest is an order, which goes on with every tick (orders.py).
+Whatever begins with a robot at rest is an order, which goes on with every tick (order).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from vla_accel_ros.control.following.watchdog import OPERATOR
 from vla_accel_ros.control.force.taking_over import TakingOver
 from vla_accel_ros.control.holds import RESET
-from vla_accel_ros.control.homing import Homing
-from vla_accel_ros.control.lending import Lending
-from vla_accel_ros.control.orders import Order, Steps, come_to_rest, kept
+from vla_accel_ros.control.orders.homing import Homing
+from vla_accel_ros.control.orders.lending import Lending
+from vla_accel_ros.control.orders.order import Order, Steps, come_to_rest, kept
+from vla_accel_ros.control.orders.runs import Runs
 from vla_accel_ros.control.robot import Robot
-from vla_accel_ros.control.runs import Runs
 from vla_accel_ros.control.teleop.takeover import Takeover
 
 

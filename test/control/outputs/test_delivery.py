@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vla_accel_ros.control.delivery import LOST_S, WINDOW, Delivery
+from vla_accel_ros.control.outputs.delivery import LOST_S, WINDOW, Delivery
 
 S = 1_000_000_000
 MS = S // 1000

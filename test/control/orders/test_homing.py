@@ -9,7 +9,7 @@ from home_robot import ACCELERATION, HOME, KINDS, SPEED, Robot, assert_stays, as
 
 from vla_accel_ros.control.following.joining import MOVING
 from vla_accel_ros.control.following.watchdog import HOMING, OPERATOR, MotionState
-from vla_accel_ros.control.homing import NOT_AT_HOME
+from vla_accel_ros.control.orders.homing import NOT_AT_HOME
 from vla_accel_ros.control.robot import SETTLE_S
 
 

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Protocol
 
 from vla_accel_ros.control.following.watchdog import RELEASED
-from vla_accel_ros.control.homing import INACTIVE
-from vla_accel_ros.control.orders import Steps, come_to_rest, kept, until_at_rest
+from vla_accel_ros.control.orders.homing import INACTIVE
+from vla_accel_ros.control.orders.order import Steps, come_to_rest, kept, until_at_rest
 from vla_accel_ros.control.robot import Robot
 
 

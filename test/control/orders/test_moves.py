@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from motion import JOINTS, LIMITS, S, assert_within_limits
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.orders.moves import move
 
 shares = arrays(np.float64, 3, elements=st.floats(0.0, 1.0))
 

@@ -18,8 +18,8 @@ from vla_accel_ros.control.following.joint_faults import FollowingError, usual
 from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, RELEASED
 from vla_accel_ros.control.holds import RESTARTED
 from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
-from vla_accel_ros.control.moves import MoveInParts, broken_off, move
-from vla_accel_ros.control.orders import Steps, come_to_rest, until_at_rest
+from vla_accel_ros.control.orders.moves import MoveInParts, broken_off, move
+from vla_accel_ros.control.orders.order import Steps, come_to_rest, until_at_rest
 from vla_accel_ros.control.outputs.output import Output, by_name
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.trajectory import Trajectory

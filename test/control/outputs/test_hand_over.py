@@ -7,9 +7,9 @@ import pytest
 from handing_over import LEAD, LEAD_S, MS, Arm, play
 from motion import JOINTS, LIMITS, S, make_ramp
 
-from vla_accel_ros.control.hand_over import HandOver
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake, cut
-from vla_accel_ros.control.moves import move
+from vla_accel_ros.control.orders.moves import move
+from vla_accel_ros.control.outputs.hand_over import HandOver
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
 

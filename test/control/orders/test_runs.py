@@ -11,7 +11,7 @@ from home_robot import KINDS, Robot
 
 from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.runs import ENDED, LONGEST_PROMPT, Ending, Run, Runs
+from vla_accel_ros.control.orders.runs import ENDED, LONGEST_PROMPT, Ending, Run, Runs
 
 
 @pytest.fixture(params=KINDS)
