@@ -6,32 +6,17 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from tables.forms import Line, result, table
+from tables.forms import Line, one, result, table
 
 CHANGES = ("avg", "p95", "first_wait", "stall")
-BURST, FLEET = "libero_pi05", 100
-"""Of all that was simulated, the workload and the size of a closed fleet that the page shows."""
-ORACLES = ("clairvoyant", "known")
-"""Policies that know what cannot be known. So do dynamic horizons, which are drawn at no cost in success."""
+FLEET = 100
+"""Of all that was simulated, the size of a closed fleet that the page shows."""
 KILLED = {
     "scheduler": "the scheduler, with its replica",
     "inference": "a robot's `fleet_inference`",
     "trajectory": "a robot's `trajectory`",
     "vanishes": "a robot's `fleet_inference`, and its topics vanish for 1 to 9 s",
 }
-
-
-@table
-def fleet_overload() -> Iterator[Line]:
-    """Changes against fifo at the highest load, static horizons."""
-    document = result("fleet_sim")
-    yield "policy", "average", "P95", "first chunk", "stall"
-    tops = {row["workload"]: row["load"] for row in document["table_2"]}
-    for row in document["open"]:
-        shown = row["workload"] == BURST and row["load"] == tops[BURST]
-        if shown and row["horizon"] == "static" and row["policy"] != "fifo":
-            policy = f"{row['policy']} (oracle)" if row["policy"] in ORACLES else row["policy"]
-            yield policy, *(_percent(row["against_fifo"][metric]) for metric in CHANGES)
 
 
 @table
@@ -49,6 +34,26 @@ def fleet_closed() -> Iterator[Line]:
                 *(f"{row[name]['mean']:.1f} s" for name in CHANGES),
                 *(_percent(row["against_fifo"][name]) for name in ("avg", "p95")),
             )  # fmt: skip
+
+
+@table
+def fleet_pairs() -> Iterator[Line]:
+    """Average and P95 of Kairos' pairs against fifo with static horizons."""
+    cases = (("kairos", "static"), ("aged_srpt", "static"), ("kairos", "dynamic"), ("aged_srpt", "dynamic"))
+    document = result("fleet_pairs")
+    heads = (
+        f"{rule}, {'oracle' if horizon == 'dynamic' else horizon}: average / P95" for rule, horizon in cases
+    )
+    yield "pair", "measured", *heads
+    for name in dict.fromkeys(row["pair"] for row in document["cases"]):
+        rows = [one(document["cases"], pair=name, rule=rule, horizon=horizon) for rule, horizon in cases]
+        profile = rows[0]["profile"]
+        batch, ms = list(profile["ms"].items())[-1]
+        changes = (
+            " / ".join(_percent(row["against_fifo"][metric]) for metric in ("avg", "p95")) for row in rows
+        )
+        yield name, f"{ms:.1f} ms for {batch}, {profile['gpu']}", *changes
+    yield f"\nNot measured on a GPU yet, so without a row: {', '.join(document['absent'])}."
 
 
 def _percent(change: Mapping[str, Any]) -> str:
