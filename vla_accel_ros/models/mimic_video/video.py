@@ -1,0 +1,171 @@
+"""The video network (Cosmos-Predict2's): features of a video that is denoised in part.
+
+Its rows are patches of 2 x 2 latents of all frames, and all attend to all. Observed frames are given clean,
+with the time of almost no noise; the others begin as noise, the same for each video, as in the reference.
+A step predicts the clean video, and the next noise level follows by two-step Adams-Bashforth in the logarithm
+of the noise. The last step ends at the block whose features the action decoder reads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vla_accel_ros.models.layers.qwen import RMSNorm
+from vla_accel_ros.models.mimic_video.blocks import CROSS, EPS, MLP, SELF, Block, Final, Tables, Time
+from vla_accel_ros.models.mimic_video.config import PATCH, DiTConfig, MimicVideoConfig, Settings
+
+MOST, LEAST, ORDER = 80.0, 0.002, 7.0
+"""The noise schedule (Karras et al., 2022, equation 5)."""
+ALMOST_CLEAN = 1e-4
+"""Noise of observed frames, as the network is told."""
+PERIOD, THETA = 10_000.0, 10_000.0
+MASKS = 2
+"""Channels beside the latents: which frames are observed, and padding, which there is none of."""
+SEED = 0
+
+
+def noise_levels(steps: int) -> np.ndarray:
+    """float64 [steps + 1]"""
+    most, least = MOST ** (1 / ORDER), LEAST ** (1 / ORDER)
+    return np.asarray((most + np.arange(steps + 1) / steps * (least - most)) ** ORDER)
+
+
+def network_time(level: float) -> np.float32:
+    """The time of the network at a noise level."""
+    level32 = np.float32(level)
+    return np.float32(level32 / (level32 + np.float32(1)))
+
+
+def advanced(noisy: Tensor, clean: Tensor, before: Tensor | None, levels: np.ndarray, index: int) -> Tensor:
+    """The video at levels[index + 1], from that at levels[index], its clean prediction, and that of the step
+    before. Computed in float64; returns the dtype of noisy."""
+    ratio = float(levels[index + 1] / levels[index])
+    x, now = noisy.double(), clean.double()
+    if before is None:
+        return ((1 - ratio) * now + ratio * x).to(noisy.dtype)
+    h = -math.log(ratio)
+    p1 = math.expm1(-h) / -h
+    slope = (p1 - 1) / math.log(levels[index - 1] / levels[index])
+    return (ratio * x + h * ((p1 - slope) * now + slope * before.double())).to(noisy.dtype)
+
+
+def rotary_tables(settings: Settings, head_dim: int, device: torch.device) -> Tables:
+    """Cosines and sines float32 [rows, head_dim]: a head's frequencies belong to time, rows and columns."""
+    side = head_dim // 6 * 2
+    height, width = (size // PATCH for size in settings.latent)
+    axes = (
+        (settings.state_t, head_dim - 2 * side, settings.rope_t),
+        (height, side, settings.rope_h),
+        (width, side, settings.rope_w),
+    )
+    parts = []
+    for axis, (count, size, stretch) in enumerate(axes):
+        theta = THETA * stretch ** (size / (size - 2))
+        exponents = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
+        angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] / theta**exponents
+        shape = [1, 1, 1, angles.shape[1]]
+        shape[axis] = count
+        parts.append(angles.view(shape).expand(settings.state_t, height, width, -1))
+    angles = torch.cat(parts * 2, dim=-1).flatten(0, 2)
+    return angles.cos(), angles.sin()
+
+
+class TimeMLP(nn.Module):
+    """`t_embedder.1`"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(width, width, bias=False)
+        self.linear_2 = nn.Linear(width, 3 * width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_2(torch.nn.functional.silu(self.linear_1(x)))
+
+
+class Embedding(nn.Module):
+    """`x_embedder`"""
+
+    def __init__(self, config: DiTConfig, channels: int) -> None:
+        super().__init__()
+        inner = (channels + MASKS) * PATCH * PATCH
+        self.proj = nn.Sequential(nn.Identity(), nn.Linear(inner, config.width, bias=False))
+
+
+class VideoNetwork(nn.Module):
+    """The blocks that are computed; with the last layer only if a whole step is."""
+
+    def __init__(self, config: MimicVideoConfig) -> None:
+        super().__init__()
+        video, self._config = config.video, config
+        self.x_embedder = Embedding(video, config.vae.channels)
+        self.t_embedder = nn.Sequential(nn.Identity(), TimeMLP(video.width))
+        self.t_embedding_norm = RMSNorm(video.width, EPS)
+        order = SELF, CROSS, MLP
+        self.blocks = nn.ModuleList(Block(video, video.width, order) for _ in range(config.blocks))
+        if config.settings.stop_after_step:
+            self.final_layer = Final(video, video.width, config.vae.channels * PATCH * PATCH)
+
+    def begin(self, device: torch.device) -> Tensor:
+        """The noise of every video, float32 [C, T, h, w]."""
+        s = self._config.settings
+        shape = self._config.vae.channels, s.state_t, *s.latent
+        return torch.from_numpy(np.random.RandomState(SEED).standard_normal(shape).astype(np.float32)).to(
+            device
+        ) * np.float32(MOST)
+
+    def step(
+        self, latents: Tensor, text: Tensor, index: int, noisy: Tensor | None, before: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Compute step `index` of a video; the last leaves "features" [rows, W], others "noisy" and "clean".
+
+        latents [C, observed, h, w]; text [n, C']; noisy, before: the video, and the clean prediction of the
+        step before; None in the first and, of before, in the second.
+        """
+        s = self._config.settings
+        levels = noise_levels(s.num_sampling_step)
+        t, noisy = network_time(levels[index]), self.begin(latents.device) if noisy is None else noisy
+        observed = latents.to(noisy.dtype)
+        seen = torch.cat((observed, noisy[:, s.observed :] * (1 - float(t))), dim=1)
+        times = torch.full((s.state_t,), float(t), device=noisy.device)
+        times[: s.observed].fill_(float(network_time(ALMOST_CLEAN)))
+        is_last = index == s.stop_after_step
+        rows = self(seen, times, text, None if not is_last else s.xattn_layer_idx)
+        if is_last:
+            return {"features": rows}
+        clean = noisy * (1 - float(t)) - float(t) * self._video(rows).to(noisy.dtype)
+        clean[:, : s.observed].copy_(observed)
+        return {"noisy": advanced(noisy, clean, before, levels, index), "clean": clean}
+
+    def forward(self, video: Tensor, times: Tensor, text: Tensor, blocks: int | None) -> Tensor:
+        """video [C, T, h, w] with its observed frames, times float32 [T], text [n, C'] -> the rows [rows, W]
+        after so many blocks; None = what the last layer makes of all, [rows, C * 4]."""
+        s, dtype = self._config.settings, self.t_embedding_norm.weight.dtype
+        masks = video.new_zeros(MASKS, *video.shape[1:])
+        masks[0, : s.observed].fill_(1.0)
+        patches = torch.cat((video, masks)).unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))
+        patches = patches.permute(1, 2, 4, 0, 3, 5).flatten(3).flatten(0, 2)
+        x = self.x_embedder.proj(patches.to(dtype))[None]
+        time = self._time(times.to(dtype))
+        tables = rotary_tables(s, self._config.video.head_dim, x.device)
+        empty = s.text_tokens - len(text)
+        for block in self.blocks[:blocks]:
+            x = block(x, time, block.get_submodule(CROSS).kv(text[None]), tables, empty)
+        return (x if blocks is not None else self.final_layer(x, time))[0]
+
+    def _time(self, times: Tensor) -> Time:
+        half = self._config.video.width // 2
+        exponents = torch.arange(half, dtype=torch.float32, device=times.device) / half
+        angles = times.float()[:, None] * torch.exp(-math.log(PERIOD) * exponents)
+        e = torch.cat((angles.cos(), angles.sin()), dim=1).to(times.dtype)[None]
+        return Time(self.t_embedding_norm(e), self.t_embedder(e))
+
+    def _video(self, rows: Tensor) -> Tensor:
+        """What the last layer makes [rows, 4 C] as [C, T, h, w]."""
+        s = self._config.settings
+        height, width = (size // PATCH for size in s.latent)
+        patches = rows.view(s.state_t, height, width, PATCH, PATCH, -1)
+        return patches.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(2, 3)
