@@ -9,6 +9,7 @@ of the noise. The last step ends at the block whose features the action decoder 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -109,13 +110,18 @@ class VideoNetwork(nn.Module):
         if config.settings.stop_after_step:
             self.final_layer = Final(video, video.width, config.vae.channels * PATCH * PATCH)
 
-    def begin(self, device: torch.device) -> Tensor:
-        """The noise of every video, float32 [C, T, h, w]."""
+    @cached_property
+    def noise(self) -> Tensor:
+        """With which every video begins, float32 [C, T, h, w]."""
         s = self._config.settings
         shape = self._config.vae.channels, s.state_t, *s.latent
-        return torch.from_numpy(np.random.RandomState(SEED).standard_normal(shape).astype(np.float32)).to(
-            device
-        ) * np.float32(MOST)
+        normal = np.random.RandomState(SEED).standard_normal(shape).astype(np.float32)
+        return torch.from_numpy(normal * np.float32(MOST)).to(self.t_embedding_norm.weight.device)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        device = self.t_embedding_norm.weight.device
+        return rotary_tables(self._config.settings, self._config.video.head_dim, device)
 
     def step(
         self, latents: Tensor, text: Tensor, index: int, noisy: Tensor | None, before: Tensor | None
@@ -127,7 +133,7 @@ class VideoNetwork(nn.Module):
         """
         s = self._config.settings
         levels = noise_levels(s.num_sampling_step)
-        t, noisy = network_time(levels[index]), self.begin(latents.device) if noisy is None else noisy
+        t, noisy = network_time(levels[index]), self.noise if noisy is None else noisy
         observed = latents.to(noisy.dtype)
         seen = torch.cat((observed, noisy[:, s.observed :] * (1 - float(t))), dim=1)
         times = torch.full((s.state_t,), float(t), device=noisy.device)
@@ -150,10 +156,9 @@ class VideoNetwork(nn.Module):
         patches = patches.permute(1, 2, 4, 0, 3, 5).flatten(3).flatten(0, 2)
         x = self.x_embedder.proj(patches.to(dtype))[None]
         time = self._time(times.to(dtype))
-        tables = rotary_tables(s, self._config.video.head_dim, x.device)
         empty = s.text_tokens - len(text)
         for block in self.blocks[:blocks]:
-            x = block(x, time, block.get_submodule(CROSS).kv(text[None]), tables, empty)
+            x = block(x, time, block.get_submodule(CROSS).kv(text[None]), self._tables, empty)
         return (x if blocks is not None else self.final_layer(x, time))[0]
 
     def _time(self, times: Tensor) -> Time:

@@ -1,0 +1,187 @@
+"""Read a mimic-video from the authors' files, gathered in one folder.
+
+`video_backbone.pt` and `action_decoder.pt`, or the one file in a folder of that name, are files of torch.save,
+read as data (checkpoints/torch_file.py); so is the video encoder, `tokenizer.pth`. `text_encoder/` is a T5 as
+transformers saves it, `dataset_statistics.json` has the units. A folder that `vla convert` wrote has all
+tensors in one safetensors file. Settings of the training that no file has are given as `trained_as`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.fields import OURS
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, filled, renamed
+from vla_accel_ros.models.checkpoints.shards import Part, Stored, check_table, inside, read_headers
+from vla_accel_ros.models.checkpoints.shards import read_table as read_safetensors
+from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
+from vla_accel_ros.models.mimic_video.model import MimicVideo
+from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
+from vla_accel_ros.models.mimic_video.sizes import DECODER, TEXT, VAE, VIDEO, infer_mimic_video
+from vla_accel_ros.models.mimic_video.statistics import Units, read_units, statistics_files
+from vla_accel_ros.models.text.tokenizer import load_tokenizer
+
+BACKBONE, ACTIONS, ENCODER, TOKENIZER = "video_backbone", "action_decoder", "text_encoder", "tokenizer"
+FILES = {VIDEO: (BACKBONE, "pt"), DECODER: (ACTIONS, "pt"), VAE: (TOKENIZER, "pth")}
+NET = "net."
+"""Prefix of names in both files of a training."""
+LAYER = re.compile(r"_layer(\d+)(_|$)")
+"""In the name of a decoder's file: the block that it reads."""
+UNUSED = re.compile(
+    r"(video\.(accum_|pos_embedder\.)|decoder\.(obs_mask_token$|accum_)|vae\.(decoder|conv2)\.|"
+    r"text_encoder\.(decoder\.|lm_head\.|encoder\.embed_tokens\.))|.*\._extra_state$"
+)
+"""What no path reads: counters, the other halves of both encoders, and what other libraries keep."""
+
+
+def holds(contents: Contents) -> bool:
+    """Return whether the folder has a video network and an action decoder, or our sizes of a mimic-video."""
+    folder = contents.folder
+    return contents.kind == KIND or all(any(folder.glob(f"{name}*")) for name in (BACKBONE, ACTIONS))
+
+
+def _file(folder: Path, name: str, suffix: str) -> Path:
+    """The file of a part. Raises ValueError unless there is one."""
+    files = [*folder.glob(f"{name}.{suffix}"), *sorted((folder / name).glob(f"*.{suffix}"))]
+    if len(files) != 1:
+        raise ValueError(
+            f"{folder} has {[str(file.relative_to(folder)) for file in files] or 'no file'} of {name}; have one "
+            f"{name}.{suffix}, or one in {name}/."
+        )
+    return inside(folder, files[0])
+
+
+def read_table(contents: Contents) -> dict[str, Stored]:
+    """Return every tensor by our names. Raises ValueError that lists all parts that are missing."""
+    if contents.tensors:
+        return dict(contents.table)
+    missing, table = Missing(), dict[str, Stored]()
+
+    def add(root: str, tensors: Mapping[str, Stored]) -> None:
+        for name, stored in tensors.items():
+            part = stored.part or Part(name, 0)
+            table[root + name.removeprefix(NET)] = replace(stored, part=part)
+
+    for root, (name, suffix) in FILES.items():
+        file = missing.read(_file, contents.folder, name, suffix)
+        add(root, missing.read(read_headers, file, default={}) if file else {})
+    add(TEXT, missing.read(read_safetensors, contents.folder / ENCODER, default={}))
+    if missing.sentences:
+        raise ValueError(" ".join(missing.sentences))
+    embedding, shared = table.get(f"{TEXT}encoder.embed_tokens.weight"), f"{TEXT}shared.weight"
+    return table if embedding is None else {shared: embedding, **table}
+
+
+def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicVideoConfig, str]:
+    """Return the sizes, and a sentence if settings were taken as published. Raises ValueError if nobody says
+    what no file says, or if it is said twice."""
+    folder, said = contents.folder, contents.trained_as
+    where = folder / "config.json"
+    if OURS in contents.config:
+        if said:
+            raise ValueError(f"{where} has {OURS}; give no trained_as ({said!r}).")
+        try:
+            return MimicVideoConfig.from_json(contents.config[OURS]), ""
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}, field {OURS}: {error}") from error
+    decoder = LAYER.search(_file(folder, *FILES[DECODER]).stem)
+    shapes = {name: stored.shape for name, stored in table.items()}
+    text = read_json(inside(folder, folder / ENCODER / "config.json"))
+    try:
+        config = infer_mimic_video(shapes, text, int(decoder[1]) if decoder else None, said)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
+    s = config.settings
+    usual = (
+        f"the published settings: images of {s.height} x {s.width}, {s.img_horizon} of them, features of "
+        f"block {s.xattn_layer_idx} after {s.stop_after_step} steps"
+    )
+    return config, "" if said else usual
+
+
+def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) -> MimicVideo:
+    """Return a model of these sizes on `meta`. Raises one ValueError that lists every difference."""
+    with on_meta():
+        model = MimicVideo(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    blocks, last = f"{VIDEO}blocks.", f"{VIDEO}final_layer."
+
+    def unused(name: str) -> bool:
+        number = name.removeprefix(blocks).split(".")[0] if name.startswith(blocks) else ""
+        beyond = number.isdecimal() and config.blocks <= int(number) < config.video.depth
+        whole = config.settings.stop_after_step > 0
+        return bool(UNUSED.match(name)) or (not whole and (beyond or name.startswith(last)))
+
+    check_table(table, shapes, unused, where)
+    return model
+
+
+def load(contents: Contents, options: Options) -> MimicVideoPolicy:
+    """See checkpoint.load_policy. All parameters have the same dtype."""
+    folder, missing = contents.folder, Missing()
+    table = read_table(contents)
+    config, _ = read_config(contents, table)
+    tokenizer = missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
+    units = Units.unknown(config.state_dim)
+    if options.normalize:
+        sizes = config.state_dim, config.action_dim
+        units = missing.read(read_units, folder, options.statistics, *sizes, default=units)
+    model = missing.read(check, table, config, folder)
+    if missing.sentences:
+        raise ValueError(" ".join(missing.sentences))
+    mask = options.actions(None, config.action_dim, str(folder))
+
+    def read_weights() -> MimicVideo:
+        names = {name: name for name, _ in model.named_parameters()}
+        return filled(model.to(options.dtype), table, names, folder, options)
+
+    network = options.network(config, str(folder), read_weights)
+    return MimicVideoPolicy(network, tokenizer, units.state, units.actions, mask, clamp=units.clamp)
+
+
+def describe(contents: Contents, statistics: str | None) -> Description:
+    """See models.checkpoints.description."""
+    folder, missing, table = contents.folder, Missing(), read_table(contents)
+    config, assumed = read_config(contents, table)
+    sizes, nothing = (config.state_dim, config.action_dim), Units.unknown(config.state_dim)
+    units = missing.read(read_units, folder, statistics, *sizes, default=nothing)
+    missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
+    missing.read(check, table, config, folder)
+    s = config.settings
+    notes = [
+        f"features of block {s.xattn_layer_idx} of {config.video.depth} after {s.stop_after_step} of "
+        f"{s.num_sampling_step} steps of the video",
+        "older frames of the camera that are missing are taken as the newest",
+    ]
+    return Description(
+        folder,
+        "mimic-video of its authors, torch files" if not contents.tensors else "mimic-video, safetensors",
+        config,
+        table,
+        state=trained_range(units.state),
+        actions=trained_range(units.actions),
+        normalisation="mean and deviation; states are cut",
+        other_actions=units.what,
+        statistics=tuple(statistics_files(folder)),
+        notes=tuple(notes),
+        assumed=assumed,
+        missing=tuple(missing.sentences),
+    )
+
+
+def weights(contents: Contents) -> Weights:
+    """See formats.Weights."""
+    table = read_table(contents)
+    config, _ = read_config(contents, table)
+    model = check(table, config, contents.folder)
+    return renamed(table, {name: name for name, _ in model.named_parameters()})
+
+
+FORMAT = Format("mimic-video", holds, describe, load, weights, asks=True)

@@ -1,0 +1,120 @@
+"""Units of a mimic-video policy from the statistics of its training's data set.
+
+Positions and grippers are normalised by the mean and deviation of what is within a clamp, 1.5 times as far
+from the mean as the quantiles 2 and 98 %; rotations (two rows of a matrix) pass as they are. A state is cut
+to the clamp, an action is not. The names of the fields say which experiment a data set belongs to, and so
+what its actions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_accel_ros.models.checkpoints.fields import check_fields, words
+from vla_accel_ros.models.checkpoints.shards import inside
+from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.processing.norm_stats import finite_numbers
+
+NAME = "dataset_statistics"
+STATE = ("obs/eef_pos_lowdim", "obs/eef_rot_lowdim", "obs/gripper_lowdim")
+EXPERIMENTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "bridge": (
+        ("action/eef_pos_lowdim", "action/eef_rot_lowdim", "action/gripper_lowdim"),
+        "pose of a hand relative to its own at the observation, and a gripper",
+    ),
+    "libero": (
+        ("action/eef_pos_ref_delta_lowdim", "action/eef_rot_ref_delta_lowdim", "action/gripper_action_lowdim"),
+        "steps of a hand's pose, and a gripper",
+    ),
+}
+"""Fields of an action, and what it is."""
+ROTATION = "_rot_"
+FIELDS = words("min max mean std percentiles clamp_min clamp_max mean_clamped std_clamped")
+LOW, HIGH, GRID = 20, 980, 1001
+"""Places of the quantiles 2 and 98 % among all, in tenths of a percent."""
+BEYOND, STILL = 1.5, 1e-5
+
+
+@dataclass(frozen=True)
+class Units:
+    """state, actions: between a robot's units and the network's. clamp: float32 [2, D], the lowest and
+    highest state in the network's. what: an action, in words."""
+
+    state: Normalizer
+    actions: Normalizer
+    clamp: np.ndarray
+    what: str
+
+    @classmethod
+    def unknown(cls, state_dim: int) -> Units:
+        """Of a policy without statistics: numbers pass as they are."""
+        ends = np.array([[-np.inf], [np.inf]], np.float32)
+        return cls(Normalizer.identity(), Normalizer.identity(), ends.repeat(state_dim, axis=1), "")
+
+
+def statistics_files(folder: Path) -> dict[str, Path]:
+    """Return the files with statistics by their names."""
+    files = [folder / f"{NAME}.json", *sorted((folder / NAME).glob("*.json"))]
+    return {file.stem: file for file in files if file.is_file()}
+
+
+def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) -> Units:
+    """Return the units of a data set. Raises ValueError if there is none of that name, or several and none
+    is named, or a number is invalid."""
+    files = statistics_files(folder)
+    if name is None and len(files) == 1:
+        (name,) = files
+    if name is None or name not in files:
+        raise ValueError(
+            f"{folder} has statistics of {sorted(files)} and {name!r} was named; name one of them"
+            if files
+            else f"{folder} has no {NAME}.json; copy the one of the training there."
+        )
+    file = inside(folder, files[name])
+    data = read_json(file)
+    for fields, what in EXPERIMENTS.values():
+        if all(field in data for field in fields):
+            state, clamp = _joined(data, STATE, file)
+            actions, _ = _joined(data, fields, file)
+            for title, size, most in (("a state", state.size, state_dim), ("an action", actions.size, action_dim)):
+                if size != most:
+                    raise ValueError(
+                        f"{file} has statistics of {title} with {size} numbers, but the network has {most}; "
+                        "give those of its training."
+                    )
+            return Units(state, actions, clamp, what)
+    known = {name: list(fields) for name, (fields, _) in EXPERIMENTS.items()}
+    raise ValueError(f"{file} has {sorted(data)[:9]}; the fields of an action are known of {known}.")
+
+
+def _joined(data: Mapping[str, Any], fields: tuple[str, ...], file: Path) -> tuple[Normalizer, np.ndarray]:
+    parts = [_part(data.get(field), field, f"{file}: {field}") for field in fields]
+    shift, scale, low, high = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return Normalizer(shift, scale), np.stack((low, high))
+
+
+def _part(entry: Any, field: str, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Shift, scale and clamp float32 [D] of a field."""
+    entry = entry if isinstance(entry, dict) else {}
+    check_fields(entry, f"{where}: ", FIELDS, {})
+    mean = finite_numbers(entry.get("mean"), f"{where}.mean").astype(np.float32)
+    if ROTATION in field:
+        whole = np.full_like(mean, np.inf)
+        return np.zeros_like(mean), np.ones_like(mean), -whole, whole
+    grid = entry.get("percentiles")
+    if not isinstance(grid, list) or len(grid) != GRID:
+        raise ValueError(f"{where}.percentiles must be {GRID} rows of numbers; copy the file again.")
+    names = ("mean_clamped", "std_clamped")
+    shift, deviation = (finite_numbers(entry.get(n), f"{where}.{n}").astype(np.float32) for n in names)
+    ends = [finite_numbers(grid[i], f"{where}.percentiles[{i}]").astype(np.float32) for i in (LOW, HIGH)]
+    if {len(shift), len(deviation), *map(len, ends)} != {len(mean)} or (deviation < 0).any():
+        raise ValueError(f"{where}: all must have {len(mean)} numbers, no deviation below 0; copy it again.")
+    scale = np.where(deviation < STILL, np.float32(1), deviation)
+    low, high = ((mean + BEYOND * (end - mean) - shift) / scale for end in ends)
+    return shift, scale, low, high
