@@ -171,8 +171,8 @@ class MimicVideoConfig:
         for name, value, other, width in pairs:
             if value != width:
                 raise ValueError(f"config.{name} is {value}, but {other} {width}; copy files of one training.")
-        if self.video.head_dim < 18:
-            raise ValueError(f"config.video.head_dim is {self.video.head_dim}; positions need 18 at least.")
+        if self.video.head_dim < 12:
+            raise ValueError(f"config.video.head_dim is {self.video.head_dim}; positions need 12 at least.")
 
     @cached_property
     def chain(self) -> Chain:
