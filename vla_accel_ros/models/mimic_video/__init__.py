@@ -2,5 +2,5 @@
 reads their features.
 
 config: sizes and settings. vae, blocks, video, decoder, model: the network. statistics: units of a data set.
-sizes and checkpoint: the authors' files. policy: a robot's units.
+checkpoint: the authors' files. policy: a robot's units.
 """

@@ -1,9 +1,9 @@
 """Read a mimic-video from the authors' files, gathered in one folder.
 
-`video_backbone.pt` and `action_decoder.pt`, or the one file in a folder of that name, are files of torch.save,
-read as data (checkpoints/torch_file.py); so is the video encoder, `tokenizer.pth`. `text_encoder/` is a T5 as
-transformers saves it, `dataset_statistics.json` has the units. A folder that `vla convert` wrote has all
-tensors in one safetensors file. Settings of the training that no file has are given as `trained_as`.
+`video_backbone.pt` and `action_decoder.pt`, or the one file in a folder of that name, are files of torch.save
+and read as data (checkpoints/torch_file.py); so is the video encoder, `tokenizer.pth`. `text_encoder/` is a
+T5 as transformers saves it, `dataset_statistics.json` has the units. A folder that `vla convert` wrote has
+all tensors in one safetensors file. Settings of the training that no file has are given as `trained_as`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
-from vla_accel_ros.models.checkpoints.fields import OURS
+from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, filled, renamed
 from vla_accel_ros.models.checkpoints.shards import Part, Stored, check_table, inside, read_headers
 from vla_accel_ros.models.checkpoints.shards import read_table as read_safetensors
 from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.config import TRAINED_AS
+from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
 from vla_accel_ros.models.json_file import read_json
-from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
+from vla_accel_ros.models.mimic_video.config import (
+    KIND,
+    MIMIC_VIDEO,
+    STAGES,
+    DiTConfig,
+    MimicVideoConfig,
+    Settings,
+    VAEConfig,
+)
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
-from vla_accel_ros.models.mimic_video.sizes import DECODER, TEXT, VAE, VIDEO, infer_mimic_video
 from vla_accel_ros.models.mimic_video.statistics import Units, read_units, statistics_files
+from vla_accel_ros.models.text.t5 import infer_t5
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
+TEXT, VAE, VIDEO, DECODER = "text_encoder.", "vae.", "video.", "decoder."
 BACKBONE, ACTIONS, ENCODER, TOKENIZER = "video_backbone", "action_decoder", "text_encoder", "tokenizer"
 FILES = {VIDEO: (BACKBONE, "pt"), DECODER: (ACTIONS, "pt"), VAE: (TOKENIZER, "pth")}
 NET = "net."
@@ -52,8 +63,8 @@ def _file(folder: Path, name: str, suffix: str) -> Path:
     files = [*folder.glob(f"{name}.{suffix}"), *sorted((folder / name).glob(f"*.{suffix}"))]
     if len(files) != 1:
         raise ValueError(
-            f"{folder} has {[str(file.relative_to(folder)) for file in files] or 'no file'} of {name}; have one "
-            f"{name}.{suffix}, or one in {name}/."
+            f"{folder} has {[str(file.relative_to(folder)) for file in files]} of {name}; have one file, "
+            f"{name}.{suffix} or any in {name}/."
         )
     return inside(folder, files[0])
 
@@ -91,6 +102,7 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
             return MimicVideoConfig.from_json(contents.config[OURS]), ""
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}, field {OURS}: {error}") from error
+    check_fields(contents.config, f"{where}: ", (), {})
     decoder = LAYER.search(_file(folder, *FILES[DECODER]).stem)
     shapes = {name: stored.shape for name, stored in table.items()}
     text = read_json(inside(folder, folder / ENCODER / "config.json"))
@@ -104,6 +116,68 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
         f"block {s.xattn_layer_idx} after {s.stop_after_step} steps"
     )
     return config, "" if said else usual
+
+
+def infer_mimic_video(
+    shapes: Shapes, text: Mapping[str, Any], layer: int | None, said: str
+) -> MimicVideoConfig:
+    """Return the sizes of the checkpoint with these tensors.
+
+    text: config.json of the text encoder. layer: by the name of the decoder's file, or None. said: settings
+    of the training, see Settings.parse; those of the published networks need not be said.
+    Raises ValueError if a tensor is missing, a setting is unknown, or must be said.
+    """
+    try:
+        video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
+        published = MIMIC_VIDEO.video
+        if not said and (video.width, video.depth) != (published.width, published.depth):
+            raise ValueError(
+                f"no file of a mimic-video says the settings of its training, and with {video.depth} blocks "
+                f"of width {video.width} it is not the published one; give {TRAINED_AS} (--as on the command "
+                "line), such as 'image_size=480x640 xattn_layer_idx=20', as they were."
+            )
+        root = f"{DECODER}action_embedder.layers."
+        layers = range(0, depth(shapes, root) - 1, 2)
+        return MimicVideoConfig(
+            text=infer_t5({n.removeprefix(TEXT): s for n, s in shapes.items() if n.startswith(TEXT)}, text),
+            vae=_vae(shapes),
+            video=video,
+            decoder=decoder,
+            hidden=tuple(axes(shapes, f"{root}{layer}.weight", 2)[0] for layer in layers),
+            action_dim=axes(shapes, f"{DECODER}final_layer.linear.weight", 2)[0],
+            state_dim=axes(shapes, f"{DECODER}obs_embedder.layers.0.weight", 2)[1],
+            horizon=axes(shapes, f"{DECODER}pos_embedding", 3)[1] - 1,
+            settings=Settings.parse(said if layer is None else f"xattn_layer_idx={layer} {said}"),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; copy the "
+            "file again."
+        ) from error
+
+
+def _stack(shapes: Shapes, root: str) -> DiTConfig:
+    first = f"{root}blocks.0."
+    inner, width = axes(shapes, f"{first}self_attn.q_proj.weight", 2)
+    (head_dim,) = axes(shapes, f"{first}self_attn.q_norm.weight", 1)
+    return DiTConfig(
+        width=width,
+        depth=depth(shapes, f"{root}blocks."),
+        heads=heads(inner, head_dim, first),
+        head_dim=head_dim,
+        mlp=axes(shapes, f"{first}mlp.layer1.weight", 2)[0],
+        context=axes(shapes, f"{first}cross_attn.k_proj.weight", 2)[1],
+        rank=axes(shapes, f"{first}adaln_modulation_mlp.1.weight", 2)[0],
+    )
+
+
+def _vae(shapes: Shapes) -> VAEConfig:
+    """Stages have as many blocks each, of one width, and a step between two of them."""
+    root, last = f"{VAE}encoder.downsamples.", ".residual.6.weight"
+    places = range(depth(shapes, root))
+    blocks = [axes(shapes, name, 5)[0] for n in places if (name := f"{root}{n}{last}") in shapes]
+    each = max(1, len(blocks) // STAGES)
+    return VAEConfig((axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *blocks[::each]), each)
 
 
 def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) -> MimicVideo:

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from vla_accel_ros.models.config import TRAINED_AS, check_whole, read_fields
+from vla_accel_ros.models.config import TRAINED_AS, T5Config, check_whole, read_fields
+from vla_accel_ros.models.groot.config import whole_numbers
 from vla_accel_ros.models.micro_requests import CHUNK, INDEX, INSTRUCTION, STEP, Chain, Leaf, MicroRequest
-from vla_accel_ros.models.text.t5 import T5Config
 
 KIND, CAMERA = "mimic_video", "workspace_rgb"
-PACE, SHRINK = 4, 8
-"""Frames that become one after the first, and pixels on a side, in the video encoder."""
+PACE, SHRINK, STAGES, CHANNELS = 4, 8, 4, 16
+"""Of the video encoder: frames that become one after the first, pixels on a side that become one, stages, and
+channels of its latents."""
 PATCH = 2
 """Latents on a side that become one row."""
 
@@ -45,25 +46,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_whole(self, TRAINED_AS, or_zero=("stop_after_step",))
-        for name in ("rope_t", "rope_h", "rope_w"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 < value < 1e3:
-                raise ValueError(f"{TRAINED_AS}.{name} is {value!r}; it must be a number above 0.")
-        if self.height % (SHRINK * PATCH) or self.width % (SHRINK * PATCH):
-            raise ValueError(
-                f"{TRAINED_AS}: images of {self.height}x{self.width} are not of whole patches of "
-                f"{SHRINK * PATCH} pixels."
-            )
-        if (self.img_horizon - 1) % PACE or self.observed > self.state_t:
-            raise ValueError(
-                f"{TRAINED_AS}.img_horizon is {self.img_horizon}; give 1, 5, 9 ... up to "
-                f"{1 + PACE * (self.state_t - 1)}."
-            )
-        if self.stop_after_step >= self.num_sampling_step:
-            raise ValueError(
-                f"{TRAINED_AS}.stop_after_step is {self.stop_after_step}; give 0 to below the "
-                f"{self.num_sampling_step} steps of num_sampling_step."
-            )
+        most, patch = 1 + PACE * (self.state_t - 1), SHRINK * PATCH
+        for name, is_possible, wanted in (
+            ("height", not self.height % patch, f"whole patches of {patch} pixels"),
+            ("width", not self.width % patch, f"whole patches of {patch} pixels"),
+            ("img_horizon", self.img_horizon in range(1, most + 1, PACE), f"1, 5, 9 ... up to {most}"),
+            ("stop_after_step", self.stop_after_step < self.num_sampling_step, "below num_sampling_step"),
+            *((axis, 0 < getattr(self, axis) < 1e3, "above 0") for axis in ("rope_t", "rope_h", "rope_w")),
+        ):
+            if not is_possible:
+                raise ValueError(f"{TRAINED_AS}: {name} is {getattr(self, name)}; it must be {wanted}.")
 
     @property
     def observed(self) -> int:
@@ -86,39 +78,30 @@ class Settings:
         """Read "NAME=VALUE ...", image_size as HEIGHTxWIDTH. Raises ValueError for anything else."""
         known = {field.name: float if field.type == "float" else int for field in fields(cls)}
         values = dict[str, Any]()
-        for word in text.split():
+        for word in text.replace("image_size=", "height,width=").split():
             name, _, value = word.partition("=")
-            pairs = zip(("height", "width"), value.split("x", 1)) if name == "image_size" else ((name, value),)
-            for key, number in pairs:
-                try:
-                    values[key] = known[key](number)
-                except (KeyError, ValueError):
-                    names = ", ".join(["image_size", *list(known)[2:]])
-                    raise ValueError(
-                        f"{TRAINED_AS} has {word!r}; give NAME=NUMBER of {names}, such as "
-                        "'image_size=480x640 xattn_layer_idx=20'."
-                    ) from None
+            try:
+                parts = zip(name.split(","), value.split("x"), strict=True)
+                values |= {key: known[key](part) for key, part in parts}
+            except (KeyError, ValueError):
+                raise ValueError(
+                    f"{TRAINED_AS} has {word!r}; give image_size=HEIGHTxWIDTH, or NAME=NUMBER of "
+                    f"{', '.join(list(known)[2:])}."
+                ) from None
         return cls(**values)
 
 
 @dataclass(frozen=True)
 class VAEConfig:
-    """The encoder of Wan2.1's form. widths: of the first convolution and of each stage. blocks: in a stage.
-    in_time: whether each step between stages halves the number of frames, too."""
+    """The encoder of Wan2.1's form. widths: of the first convolution and of each stage. blocks: of a stage."""
 
     widths: tuple[int, ...]
     blocks: int
-    in_time: tuple[bool, ...]
-    channels: int
 
     def __post_init__(self) -> None:
         check_whole(self, "config.vae")
-        shrinks = 2 ** len(self.in_time), 2 ** sum(self.in_time)
-        if shrinks != (SHRINK, PACE) or len(self.widths) != len(self.in_time) + 2:
-            raise ValueError(
-                f"config.vae: stages of widths {self.widths} and steps in time {self.in_time} do not shrink "
-                f"a video {SHRINK} times on a side and {PACE} times in time."
-            )
+        if len(self.widths) != 1 + STAGES:
+            raise ValueError(f"config.vae: widths are {self.widths}; there must be {1 + STAGES}.")
 
 
 @dataclass(frozen=True)
@@ -135,8 +118,11 @@ class DiTConfig:
 
     def __post_init__(self) -> None:
         check_whole(self, "config.blocks")
-        if self.width % 4 or self.head_dim % 2:
-            raise ValueError(f"config.blocks: width {self.width} and head_dim {self.head_dim} must be even.")
+        if self.width % 2 or self.head_dim % 2 or self.head_dim < 12:
+            raise ValueError(
+                f"config.blocks: width {self.width} and head_dim {self.head_dim} must be even, the latter 12 or "
+                "more."
+            )
 
 
 @dataclass(frozen=True)
@@ -159,20 +145,15 @@ class MimicVideoConfig:
         if self.kind != KIND:
             raise ValueError(f"kind is '{self.kind}'; these are the sizes of '{KIND}'.")
         check_whole(self, "config")
-        if self.settings.xattn_layer_idx > self.video.depth:
+        layer, depth = self.settings.xattn_layer_idx, self.video.depth
+        if layer > depth:
+            raise ValueError(f"{TRAINED_AS}: xattn_layer_idx is {layer}, but there are {depth} blocks.")
+        read = self.video.context, self.decoder.context
+        if read != (self.text.width, self.video.width):
             raise ValueError(
-                f"{TRAINED_AS}.xattn_layer_idx is {self.settings.xattn_layer_idx}; there are "
-                f"{self.video.depth} blocks."
+                f"config: video and decoder read rows of widths {read}, but text and video make such of "
+                f"{self.text.width} and {self.video.width}; copy files of one training."
             )
-        pairs = (
-            ("decoder.context", self.decoder.context, "video.width", self.video.width),
-            ("video.context", self.video.context, "text.width", self.text.width),
-        )
-        for name, value, other, width in pairs:
-            if value != width:
-                raise ValueError(f"config.{name} is {value}, but {other} {width}; copy files of one training.")
-        if self.video.head_dim < 12:
-            raise ValueError(f"config.video.head_dim is {self.video.head_dim}; positions need 12 at least.")
 
     @cached_property
     def chain(self) -> Chain:
@@ -180,20 +161,16 @@ class MimicVideoConfig:
         network, from which any number of chunks is made; context: keys and values of the decoder."""
         s = self.settings
         text = Leaf("text", (s.text_tokens, self.text.width))
-        latents = Leaf("latents", (self.vae.channels, s.observed, *s.latent))
+        latents = Leaf("latents", (CHANNELS, s.observed, *s.latent))
         features = Leaf("features", (s.rows, self.video.width))
-        video = Leaf("noisy"), Leaf("clean")
-        between = (INDEX, *(leaf.name for leaf in video)) if s.stop_after_step else ()
+        reads, leaves = ("latents", "text"), (features,)
+        if s.stop_after_step:
+            reads, leaves = (*reads, INDEX, "noisy", "clean"), (features, Leaf("noisy"), Leaf("clean"))
         return Chain(
             (
                 MicroRequest("text_encode", ("words",), (text,), kept=INSTRUCTION),
                 MicroRequest("vae_encode", ("pixels",), (latents,)),
-                MicroRequest(
-                    "video_denoise",
-                    ("latents", "text", *between),
-                    (features, *video) if between else (features,),
-                    times=1 + s.stop_after_step,
-                ),
+                MicroRequest("video_denoise", reads, leaves, times=1 + s.stop_after_step),
                 MicroRequest("prefill", ("features",), (Leaf("context"),), kept=CHUNK),
                 MicroRequest("denoise", ("x", "t", "state", "context"), (Leaf("actions"),), kept=STEP),
             )
@@ -225,15 +202,15 @@ class MimicVideoConfig:
         data = read_fields(cls, data, "config")
         parts = {"text": T5Config, "video": DiTConfig, "decoder": DiTConfig, "settings": Settings}
         vae = read_fields(VAEConfig, data["vae"], "config.vae")
-        vae = {name: tuple(value) if isinstance(value, list) else value for name, value in vae.items()}
         for name, part in parts.items():
             data[name] = part(**read_fields(part, data[name], f"config.{name}"))
-        return cls(**{**data, "vae": VAEConfig(**vae), "hidden": tuple(data["hidden"])})
+        widths, hidden = (whole_numbers(d, "config") for d in (vae["widths"], data["hidden"]))
+        return cls(**{**data, "vae": VAEConfig(widths, vae["blocks"]), "hidden": hidden})
 
 
 MIMIC_VIDEO = MimicVideoConfig(
     text=T5Config(1024, 24, 128, 128, 65536, 32128, 32, 128, False, 1, 1e-6),
-    vae=VAEConfig((96, 96, 192, 384, 384), 2, (False, True, True), 16),
+    vae=VAEConfig((96, 96, 192, 384, 384), 2),
     video=DiTConfig(2048, 28, 16, 128, 8192, 1024, 256),
     decoder=DiTConfig(1024, 24, 8, 128, 4096, 2048, 128),
     hidden=(47, 220),

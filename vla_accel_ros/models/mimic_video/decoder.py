@@ -58,14 +58,6 @@ class Pair(nn.Module):
         return first * second - self.B.bias * self.C.bias
 
 
-class TimeEmbedder(nn.Module):
-    """`t_embedder`"""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.pair = Pair(width)
-
-
 class Decoder(nn.Module):
     """The action decoder."""
 
@@ -77,7 +69,7 @@ class Decoder(nn.Module):
         self.action_embedder = Embedder(config.action_dim, config)
         self.pos_embedding = nn.Parameter(torch.zeros(1, 1 + config.horizon, decoder.width))
         self.ctx_norm = nn.LayerNorm(decoder.context, eps=EPS)
-        self.t_embedder = TimeEmbedder(decoder.width)
+        self.t_embedder = nn.ModuleDict({"pair": Pair(decoder.width)})
         self.t_embedding_norm = RMSNorm(decoder.width, EPS)
         self.blocks = nn.ModuleList(Block(decoder, decoder.width, order) for _ in range(decoder.depth))
         self.final_layer = Final(decoder, decoder.width, config.action_dim)
@@ -98,10 +90,10 @@ class Decoder(nn.Module):
         rows = torch.cat(embedded, dim=1) + self.pos_embedding
         time = self._time(torch.cat((torch.full_like(times[:, :1], STATE_TIME), times), dim=1), video)
         for block, (k, v) in zip(self.blocks, context, strict=True):
-            rows = block(rows, time, (k.expand(len(x), -1, -1, -1), v.expand(len(x), -1, -1, -1)))
+            rows = block(rows, time, (k.expand(len(x), *k.shape[1:]), v.expand(len(x), *v.shape[1:])))
         return self.final_layer(rows, time)[:, 1:].to(x.dtype)
 
     def _time(self, times: Tensor, video: Tensor) -> Time:
-        dtype, pair = self.pos_embedding.dtype, self.t_embedder.pair
+        dtype, pair = self.pos_embedding.dtype, self.t_embedder["pair"]
         z = pair(*(sinusoid(t, self._width).to(dtype) for t in (times, video[:, None])))
         return Time(self.t_embedding_norm(z), pair.A(z))

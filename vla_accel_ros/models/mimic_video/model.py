@@ -36,4 +36,4 @@ class MimicVideo(nn.Module):
         """Velocities of a chunk; see Decoder."""
         s = self.config.settings
         video = network_time(noise_levels(s.num_sampling_step)[s.stop_after_step])
-        return self.decoder(x, t, torch.full((1,), float(video), device=x.device), state, context)
+        return self.decoder(x, t, torch.full((1,), video, device=x.device), state, context)

@@ -23,17 +23,14 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 NAME = "dataset_statistics"
 STATE = ("obs/eef_pos_lowdim", "obs/eef_rot_lowdim", "obs/gripper_lowdim")
-EXPERIMENTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "bridge": (
-        ("action/eef_pos_lowdim", "action/eef_rot_lowdim", "action/gripper_lowdim"),
-        "pose of a hand relative to its own at the observation, and a gripper",
-    ),
-    "libero": (
-        ("action/eef_pos_ref_delta_lowdim", "action/eef_rot_ref_delta_lowdim", "action/gripper_action_lowdim"),
-        "steps of a hand's pose, and a gripper",
-    ),
+ACTIONS: Mapping[tuple[str, ...], str] = {
+    tuple(f"action/{name}_lowdim" for name in names.split()): what
+    for names, what in {
+        "eef_pos eef_rot gripper": "pose of a hand relative to its own at the observation, and a gripper",
+        "eef_pos_ref_delta eef_rot_ref_delta gripper_action": "steps of a hand's pose, and a gripper",
+    }.items()
 }
-"""Fields of an action, and what it is."""
+"""Fields of an action, and what it is, of Bridge and of LIBERO."""
 ROTATION = "_rot_"
 FIELDS = words("min max mean std percentiles clamp_min clamp_max mean_clamped std_clamped")
 LOW, HIGH, GRID = 20, 980, 1001
@@ -78,19 +75,16 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
         )
     file = inside(folder, files[name])
     data = read_json(file)
-    for fields, what in EXPERIMENTS.values():
+    for fields, what in ACTIONS.items():
         if all(field in data for field in fields):
-            state, clamp = _joined(data, STATE, file)
-            actions, _ = _joined(data, fields, file)
-            for title, size, most in (("a state", state.size, state_dim), ("an action", actions.size, action_dim)):
-                if size != most:
-                    raise ValueError(
-                        f"{file} has statistics of {title} with {size} numbers, but the network has {most}; "
-                        "give those of its training."
-                    )
+            (state, clamp), (actions, _) = (_joined(data, group, file) for group in (STATE, fields))
+            if (state.size, actions.size) != (state_dim, action_dim):
+                raise ValueError(
+                    f"{file} has {state.size} numbers of a state and {actions.size} of an action, but the "
+                    f"network has {state_dim} and {action_dim}; give those of its training."
+                )
             return Units(state, actions, clamp, what)
-    known = {name: list(fields) for name, (fields, _) in EXPERIMENTS.items()}
-    raise ValueError(f"{file} has {sorted(data)[:9]}; the fields of an action are known of {known}.")
+    raise ValueError(f"{file} has {sorted(data)[:9]}; give one with an action's fields, one of {[*ACTIONS]}.")
 
 
 def _joined(data: Mapping[str, Any], fields: tuple[str, ...], file: Path) -> tuple[Normalizer, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The video encoder, of Wan2.1's form: a causal network that halves rows and columns thrice, and frames twice.
+"""The video encoder, of Wan2.1's form: causal; it halves rows and columns thrice, and frames twice.
 
 The reference feeds the first frame alone and then groups of four, with a cache of earlier frames. Nothing
 before the first frame is known and nothing later is seen, so one pass over all frames with zeros in front
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.mimic_video.config import VAEConfig
+from vla_accel_ros.models.mimic_video.config import CHANNELS, VAEConfig
 
 MEAN = (
     *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
@@ -22,6 +22,8 @@ STD = (
     *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
     *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
 )
+IN_TIME = (False, True, True)
+"""Whether the step after each stage but the last halves the number of frames, too."""
 
 
 class Causal(nn.Conv3d):
@@ -99,11 +101,11 @@ class Encoder(nn.Module):
             for _ in range(config.blocks):
                 layers.append(Residual(width, outer))
                 width = outer
-            if index < len(config.in_time):
-                layers.append(Halving(width, config.in_time[index]))
+            if index < len(IN_TIME):
+                layers.append(Halving(width, IN_TIME[index]))
         self.conv1, self.downsamples = Causal(3, first, 3), nn.Sequential(*layers)
         self.middle = nn.Sequential(Residual(width, width), Attention(width), Residual(width, width))
-        self.head = nn.Sequential(Norm(width), nn.SiLU(), Causal(width, 2 * config.channels, 3))
+        self.head = nn.Sequential(Norm(width), nn.SiLU(), Causal(width, 2 * CHANNELS, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.middle(self.downsamples(self.conv1(x))))
@@ -115,10 +117,10 @@ class VAE(nn.Module):
     def __init__(self, config: VAEConfig) -> None:
         super().__init__()
         self.encoder = Encoder(config)
-        self.conv1 = nn.Conv3d(2 * config.channels, 2 * config.channels, 1)
+        self.conv1 = nn.Conv3d(2 * CHANNELS, 2 * CHANNELS, 1)
 
     def forward(self, frames: Tensor) -> Tensor:
         video = frames.to(self.conv1.weight.dtype).transpose(0, 1)[None]
-        mean = self.conv1(self.encoder(video))[0, : len(MEAN)]
+        mean = self.conv1(self.encoder(video))[0, :CHANNELS]
         shift, scale = (torch.tensor(values).to(mean)[:, None, None, None] for values in (MEAN, STD))
         return (mean - shift) / scale

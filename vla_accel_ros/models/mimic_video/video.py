@@ -13,11 +13,13 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.gemma import at_least_float32
 from vla_accel_ros.models.layers.qwen import RMSNorm
 from vla_accel_ros.models.mimic_video.blocks import CROSS, EPS, MLP, SELF, Block, Final, Tables, Time
-from vla_accel_ros.models.mimic_video.config import PATCH, DiTConfig, MimicVideoConfig, Settings
+from vla_accel_ros.models.mimic_video.config import CHANNELS, PATCH, MimicVideoConfig, Settings
 
 MOST, LEAST, ORDER = 80.0, 0.002, 7.0
 """The noise schedule (Karras et al., 2022, equation 5)."""
@@ -35,10 +37,9 @@ def noise_levels(steps: int) -> np.ndarray:
     return np.asarray((most + np.arange(steps + 1) / steps * (least - most)) ** ORDER)
 
 
-def network_time(level: float) -> np.float32:
-    """The time of the network at a noise level."""
-    level32 = np.float32(level)
-    return np.float32(level32 / (level32 + np.float32(1)))
+def network_time(level: float) -> float:
+    """The time of the network at a noise level, as float32."""
+    return float(np.float32(level) / (np.float32(level) + np.float32(1)))
 
 
 def advanced(noisy: Tensor, clean: Tensor, before: Tensor | None, levels: np.ndarray, index: int) -> Tensor:
@@ -75,46 +76,29 @@ def rotary_tables(settings: Settings, head_dim: int, device: torch.device) -> Ta
     return angles.cos(), angles.sin()
 
 
-class TimeMLP(nn.Module):
-    """`t_embedder.1`"""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear_1 = nn.Linear(width, width, bias=False)
-        self.linear_2 = nn.Linear(width, 3 * width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear_2(torch.nn.functional.silu(self.linear_1(x)))
-
-
-class Embedding(nn.Module):
-    """`x_embedder`"""
-
-    def __init__(self, config: DiTConfig, channels: int) -> None:
-        super().__init__()
-        inner = (channels + MASKS) * PATCH * PATCH
-        self.proj = nn.Sequential(nn.Identity(), nn.Linear(inner, config.width, bias=False))
-
-
 class VideoNetwork(nn.Module):
     """The blocks that are computed; with the last layer only if a whole step is."""
 
     def __init__(self, config: MimicVideoConfig) -> None:
         super().__init__()
         video, self._config = config.video, config
-        self.x_embedder = Embedding(video, config.vae.channels)
-        self.t_embedder = nn.Sequential(nn.Identity(), TimeMLP(video.width))
+        inner = (CHANNELS + MASKS) * PATCH * PATCH
+        embedding = nn.Sequential(nn.Identity(), nn.Linear(inner, video.width, bias=False))
+        self.x_embedder = nn.ModuleDict({"proj": embedding})
+        first, second = (nn.Linear(video.width, n * video.width, bias=False) for n in (1, 3))
+        parts = nn.ModuleDict({"linear_1": first, "linear_2": second})
+        self.t_embedder = nn.Sequential(nn.Identity(), parts)
         self.t_embedding_norm = RMSNorm(video.width, EPS)
         order = SELF, CROSS, MLP
         self.blocks = nn.ModuleList(Block(video, video.width, order) for _ in range(config.blocks))
         if config.settings.stop_after_step:
-            self.final_layer = Final(video, video.width, config.vae.channels * PATCH * PATCH)
+            self.final_layer = Final(video, video.width, CHANNELS * PATCH * PATCH)
 
     @cached_property
     def noise(self) -> Tensor:
         """With which every video begins, float32 [C, T, h, w]."""
         s = self._config.settings
-        shape = self._config.vae.channels, s.state_t, *s.latent
+        shape = CHANNELS, s.state_t, *s.latent
         normal = np.random.RandomState(SEED).standard_normal(shape).astype(np.float32)
         return torch.from_numpy(normal * np.float32(MOST)).to(self.t_embedding_norm.weight.device)
 
@@ -133,16 +117,17 @@ class VideoNetwork(nn.Module):
         """
         s = self._config.settings
         levels = noise_levels(s.num_sampling_step)
-        t, noisy = network_time(levels[index]), self.noise if noisy is None else noisy
+        t = network_time(levels[index])
+        noisy = self.noise.to(at_least_float32(latents.dtype)) if noisy is None else noisy
         observed = latents.to(noisy.dtype)
-        seen = torch.cat((observed, noisy[:, s.observed :] * (1 - float(t))), dim=1)
-        times = torch.full((s.state_t,), float(t), device=noisy.device)
-        times[: s.observed].fill_(float(network_time(ALMOST_CLEAN)))
+        seen = torch.cat((observed, noisy[:, s.observed :] * (1 - t)), dim=1)
+        times = torch.full((s.state_t,), t, device=noisy.device)
+        times[: s.observed].fill_(network_time(ALMOST_CLEAN))
         is_last = index == s.stop_after_step
-        rows = self(seen, times, text, None if not is_last else s.xattn_layer_idx)
+        rows = self(seen, times, text, s.xattn_layer_idx if is_last else None)
         if is_last:
             return {"features": rows}
-        clean = noisy * (1 - float(t)) - float(t) * self._video(rows).to(noisy.dtype)
+        clean = noisy * (1 - t) - t * self._video(rows).to(noisy.dtype)
         clean[:, : s.observed].copy_(observed)
         return {"noisy": advanced(noisy, clean, before, levels, index), "clean": clean}
 
@@ -166,7 +151,8 @@ class VideoNetwork(nn.Module):
         exponents = torch.arange(half, dtype=torch.float32, device=times.device) / half
         angles = times.float()[:, None] * torch.exp(-math.log(PERIOD) * exponents)
         e = torch.cat((angles.cos(), angles.sin()), dim=1).to(times.dtype)[None]
-        return Time(self.t_embedding_norm(e), self.t_embedder(e))
+        inner, outer = self.t_embedder[1].children()
+        return Time(self.t_embedding_norm(e), outer(F.silu(inner(e))))
 
     def _video(self, rows: Tensor) -> Tensor:
         """What the last layer makes [rows, 4 C] as [C, T, h, w]."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
-from vla_accel_ros.models.config import check_whole
+from vla_accel_ros.models.config import T5Config
 from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.openvla.sizes import TRANSFORMERS
@@ -35,37 +34,6 @@ FIELDS = TRANSFORMERS | words("""
 FIXED: Mapping[str, Any] = {"eos_token_id": END, "pad_token_id": 0}
 ACTIVATIONS = {"relu": False, "gated-gelu": True}
 """feed_forward_proj -> whether the MLP has a gate, which is a tanh GELU then."""
-
-
-@dataclass(frozen=True)
-class T5Config:
-    """buckets: distances with a bias of their own, up to max_distance. gated: whether the MLP has a gate.
-    biases: layers that have a table of biases."""
-
-    width: int
-    depth: int
-    heads: int
-    head_dim: int
-    mlp: int
-    vocab: int
-    buckets: int
-    max_distance: int
-    gated: bool
-    biases: int
-    eps: float
-
-    def __post_init__(self) -> None:
-        check_whole(self, "config.text")
-        if self.biases not in (1, self.depth) or not isinstance(self.eps, float) or not 0 < self.eps < 1:
-            raise ValueError(
-                f"config.text: biases is {self.biases} and eps {self.eps!r}; give 1 or {self.depth}, and a "
-                "number between 0 and 1."
-            )
-        if self.buckets % 2 or not 4 <= self.buckets < 4 * self.max_distance:
-            raise ValueError(
-                f"config.text: buckets is {self.buckets} and max_distance {self.max_distance}; give an even "
-                "number of at least 4, and a distance of more than a quarter of it."
-            )
 
 
 def infer_t5(shapes: Shapes, data: Mapping[str, Any]) -> T5Config:
@@ -122,7 +90,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """x [1, n, W]; bias [heads, n, n]."""
-        q, k, v = (part(x).unflatten(2, (self._heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (
+            part(x).unflatten(2, (self._heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None], scale=1.0)
         return self.o(attended.transpose(1, 2).flatten(2))
 
