@@ -87,7 +87,7 @@ class MimicVideoOracle:
     def layers(self) -> int:
         """Of the longest way through the network."""
         config = self.policy.config
-        encoder = len(config.vae.widths) * (config.vae.blocks + 1)
+        encoder = len(config.vae) * (config.vae_blocks + 1)
         return encoder + (1 + self.stop) * config.blocks + config.decoder.depth
 
     @cached_property
@@ -118,8 +118,7 @@ class MimicVideoOracle:
         latents, text = self.latents()[0], self.text()
         video: dict[str, Tensor] = {}
         for index in range(1 + self.stop):
-            before = video.get("noisy"), video.get("clean")
-            video = self.policy.video_denoise(latents, text, index, *before)
+            video = self.policy.video_denoise(latents, text, index, **video)
         return video["features"][None]
 
     def velocities(self) -> Tensor:

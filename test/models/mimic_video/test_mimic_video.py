@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from mimic_video_oracle import FOLDER as ORACLES
 from mimic_video_oracle import MimicVideoOracle, settings_of
 from torch import Tensor
 
@@ -31,8 +30,6 @@ from vla_accel_ros.models.mimic_video.statistics import read_units
 RECORDING = Path(__file__).parents[2] / "data" / "oracles" / "mimic_video"
 SAID = settings_of(json.loads((RECORDING / "oracle.json").read_text()))
 STATISTICS = "dataset_statistics.json"
-
-pytestmark = pytest.mark.skipif(not (ORACLES / "mimic_video").is_dir(), reason="other recordings were named")
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ EPS = 1e-6
 SELF, CROSS, MLP = "self_attn", "cross_attn", "mlp"
 
 KeysValues = tuple[Tensor, Tensor]
-"""[B, heads, n, head_dim] each."""
 Tables = tuple[Tensor, Tensor]
-"""Cosines and sines of the positions [n, head_dim]."""
+"""[B, heads, n, head_dim] each; cosines and sines of the positions [n, head_dim]."""
 
 
 class Time(NamedTuple):
-    """What blocks know of the time: e [B, n, W'], and their shared modulation [B, n, 3 W]; n may be 1."""
+    """What blocks know of the time of each row, or frame: e [B, f, W], and what their modulations share
+    [B, f, 3 W]."""
 
     e: Tensor
     shared: Tensor
@@ -72,20 +72,8 @@ def _beside_empty(q: Tensor, k: Tensor, v: Tensor, empty: int) -> Tensor:
     return (weights @ v.to(wide)).to(q.dtype)
 
 
-class FeedForward(nn.Module):
-    """Two layers with the exact GELU."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.layer1 = nn.Linear(width, hidden, bias=False)
-        self.layer2 = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer2(F.gelu(self.layer1(x)))
-
-
-def _modulation(config: DiTConfig, e: int, parts: int) -> nn.Sequential:
-    inner = nn.Linear(e, config.rank, bias=False)
+def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:
+    inner = nn.Linear(config.width, config.rank, bias=False)
     return nn.Sequential(nn.SiLU(), inner, nn.Linear(config.rank, parts * config.width, bias=False))
 
 
@@ -96,15 +84,17 @@ def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One block. e: width of Time.e. order: of its branches."""
+    """One block. order: of its branches."""
 
-    def __init__(self, config: DiTConfig, e: int, order: Sequence[str]) -> None:
+    def __init__(self, config: DiTConfig, order: Sequence[str]) -> None:
         super().__init__()
         self._order = order
         self.self_attn, self.cross_attn = Attention(config, config.width), Attention(config, config.context)
-        self.mlp = FeedForward(config.width, config.mlp)
+        layer1 = nn.Linear(config.width, config.mlp, bias=False)
+        layer2 = nn.Linear(config.mlp, config.width, bias=False)
+        self.mlp = nn.ModuleDict({"layer1": layer1, "layer2": layer2})
         for name in order:
-            self.add_module(f"adaln_modulation_{name}", _modulation(config, e, 3))
+            self.add_module(f"adaln_modulation_{name}", _modulation(config, 3))
 
     def forward(
         self, x: Tensor, time: Time, context: KeysValues, tables: Tables | None = None, empty: int = 0
@@ -119,7 +109,7 @@ class Block(nn.Module):
             elif name == SELF:
                 branch = self.self_attn(rows, self.self_attn.kv(rows, tables), tables)
             else:
-                branch = self.mlp(rows)
+                branch = self.mlp["layer2"](F.gelu(self.mlp["layer1"](rows)))
             x = x + (gate[:, :, None] * branch.unflatten(1, (gate.shape[1], -1))).flatten(1, 2)
         return x
 
@@ -127,10 +117,10 @@ class Block(nn.Module):
 class Final(nn.Module):
     """`final_layer`"""
 
-    def __init__(self, config: DiTConfig, e: int, outer: int) -> None:
+    def __init__(self, config: DiTConfig, outer: int) -> None:
         super().__init__()
         self.linear = nn.Linear(config.width, outer, bias=False)
-        self.adaln_modulation = _modulation(config, e, 2)
+        self.adaln_modulation = _modulation(config, 2)
 
     def forward(self, x: Tensor, time: Time) -> Tensor:
         values = self.adaln_modulation(time.e)

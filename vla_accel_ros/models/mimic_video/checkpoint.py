@@ -30,11 +30,10 @@ from vla_accel_ros.models.mimic_video.config import (
     DiTConfig,
     MimicVideoConfig,
     Settings,
-    VAEConfig,
 )
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
-from vla_accel_ros.models.mimic_video.statistics import Units, read_units, statistics_files
+from vla_accel_ros.models.mimic_video.statistics import UNKNOWN, Units, read_units, statistics_files
 from vla_accel_ros.models.text.t5 import infer_t5
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
@@ -110,23 +109,15 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
         config = infer_mimic_video(shapes, text, int(decoder[1]) if decoder else None, said)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
-    s = config.settings
-    usual = (
-        f"the published settings: images of {s.height} x {s.width}, {s.img_horizon} of them, features of "
-        f"block {s.xattn_layer_idx} after {s.stop_after_step} steps"
-    )
-    return config, "" if said else usual
+    return config, "" if said else f"the published {config.settings}"
 
 
 def infer_mimic_video(
     shapes: Shapes, text: Mapping[str, Any], layer: int | None, said: str
 ) -> MimicVideoConfig:
-    """Return the sizes of the checkpoint with these tensors.
-
-    text: config.json of the text encoder. layer: by the name of the decoder's file, or None. said: settings
-    of the training, see Settings.parse; those of the published networks need not be said.
-    Raises ValueError if a tensor is missing, a setting is unknown, or must be said.
-    """
+    """Return the sizes of these tensors. text: config.json of the text encoder. layer: by the name of the
+    decoder's file, or None. said: see Settings.parse. Raises ValueError if a tensor is missing, a setting is
+    unknown, or must be said because the network is not the published one."""
     try:
         video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
         published = MIMIC_VIDEO.video
@@ -138,9 +129,13 @@ def infer_mimic_video(
             )
         root = f"{DECODER}action_embedder.layers."
         layers = range(0, depth(shapes, root) - 1, 2)
+        residuals = (f"{VAE}encoder.downsamples.{n}.residual.6.weight" for n in range(4 * STAGES * STAGES))
+        stages = [axes(shapes, name, 5)[0] for name in residuals if name in shapes]
+        each = max(1, len(stages) // STAGES)
         return MimicVideoConfig(
             text=infer_t5({n.removeprefix(TEXT): s for n, s in shapes.items() if n.startswith(TEXT)}, text),
-            vae=_vae(shapes),
+            vae=(axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *stages[::each]),
+            vae_blocks=each,
             video=video,
             decoder=decoder,
             hidden=tuple(axes(shapes, f"{root}{layer}.weight", 2)[0] for layer in layers),
@@ -171,15 +166,6 @@ def _stack(shapes: Shapes, root: str) -> DiTConfig:
     )
 
 
-def _vae(shapes: Shapes) -> VAEConfig:
-    """Stages have as many blocks each, of one width, and a step between two of them."""
-    root, last = f"{VAE}encoder.downsamples.", ".residual.6.weight"
-    places = range(depth(shapes, root))
-    blocks = [axes(shapes, name, 5)[0] for n in places if (name := f"{root}{n}{last}") in shapes]
-    each = max(1, len(blocks) // STAGES)
-    return VAEConfig((axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *blocks[::each]), each)
-
-
 def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) -> MimicVideo:
     """Return a model of these sizes on `meta`. Raises one ValueError that lists every difference."""
     with on_meta():
@@ -199,17 +185,11 @@ def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) ->
 
 def load(contents: Contents, options: Options) -> MimicVideoPolicy:
     """See checkpoint.load_policy. All parameters have the same dtype."""
-    folder, missing = contents.folder, Missing()
-    table = read_table(contents)
+    folder, table = contents.folder, read_table(contents)
     config, _ = read_config(contents, table)
-    tokenizer = missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
-    units = Units.unknown(config.state_dim)
-    if options.normalize:
-        sizes = config.state_dim, config.action_dim
-        units = missing.read(read_units, folder, options.statistics, *sizes, default=units)
-    model = missing.read(check, table, config, folder)
-    if missing.sentences:
-        raise ValueError(" ".join(missing.sentences))
+    model, tokenizer, units, missing = _read(folder, table, config, options.statistics, options.normalize)
+    if missing:
+        raise ValueError(" ".join(missing))
     mask = options.actions(None, config.action_dim, str(folder))
 
     def read_weights() -> MimicVideo:
@@ -222,21 +202,13 @@ def load(contents: Contents, options: Options) -> MimicVideoPolicy:
 
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
-    folder, missing, table = contents.folder, Missing(), read_table(contents)
+    folder, table = contents.folder, read_table(contents)
     config, assumed = read_config(contents, table)
-    sizes, nothing = (config.state_dim, config.action_dim), Units.unknown(config.state_dim)
-    units = missing.read(read_units, folder, statistics, *sizes, default=nothing)
-    missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
-    missing.read(check, table, config, folder)
-    s = config.settings
-    notes = [
-        f"features of block {s.xattn_layer_idx} of {config.video.depth} after {s.stop_after_step} of "
-        f"{s.num_sampling_step} steps of the video",
-        "older frames of the camera that are missing are taken as the newest",
-    ]
+    _, _, units, missing = _read(folder, table, config, statistics, normalize=True)
+    s, blocks = config.settings, config.video.depth
     return Description(
         folder,
-        "mimic-video of its authors, torch files" if not contents.tensors else "mimic-video, safetensors",
+        f"mimic-video, {'safetensors' if contents.tensors else 'its authors files of torch.save'}",
         config,
         table,
         state=trained_range(units.state),
@@ -244,10 +216,20 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         normalisation="mean and deviation; states are cut",
         other_actions=units.what,
         statistics=tuple(statistics_files(folder)),
-        notes=tuple(notes),
+        notes=(f"features of block {s.xattn_layer_idx} of {blocks} after {s.stop_after_step} video steps",),
         assumed=assumed,
-        missing=tuple(missing.sentences),
+        missing=tuple(missing),
     )
+
+
+def _read(
+    folder: Path, table: Mapping[str, Stored], config: MimicVideoConfig, name: str | None, normalize: bool
+) -> tuple[Any, Any, Units, list[str]]:
+    """An empty model, the tokenizer, the units, and a sentence for each of them that cannot be read."""
+    missing, sizes = Missing(), (config.state_dim, config.action_dim)
+    units = missing.read(read_units, folder, name, *sizes, default=UNKNOWN) if normalize else UNKNOWN
+    tokenizer = missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
+    return missing.read(check, table, config, folder), tokenizer, units, missing.sentences
 
 
 def weights(contents: Contents) -> Weights:

@@ -92,19 +92,6 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class VAEConfig:
-    """The encoder of Wan2.1's form. widths: of the first convolution and of each stage. blocks: of a stage."""
-
-    widths: tuple[int, ...]
-    blocks: int
-
-    def __post_init__(self) -> None:
-        check_whole(self, "config.vae")
-        if len(self.widths) != 1 + STAGES:
-            raise ValueError(f"config.vae: widths are {self.widths}; there must be {1 + STAGES}.")
-
-
-@dataclass(frozen=True)
 class DiTConfig:
     """A stack of modulated blocks. context: width of what they read besides. rank: of their modulations."""
 
@@ -118,20 +105,19 @@ class DiTConfig:
 
     def __post_init__(self) -> None:
         check_whole(self, "config.blocks")
-        if self.width % 2 or self.head_dim % 2 or self.head_dim < 12:
-            raise ValueError(
-                f"config.blocks: width {self.width} and head_dim {self.head_dim} must be even, the latter 12 or "
-                "more."
-            )
+        if self.width % 2 or self.head_dim not in range(12, 4097, 2):
+            raise ValueError(f"config.blocks: {self} must have an even width, and an even head_dim from 12.")
 
 
 @dataclass(frozen=True)
 class MimicVideoConfig:
-    """A whole mimic-video network. video: all its blocks in the file; those beyond the one that the decoder
-    reads are used by further steps alone. hidden: widths inside the embedders of state and actions."""
+    """A whole mimic-video network. vae: widths of the video encoder's first convolution and of its stages;
+    vae_blocks: of each. video: all its blocks in the file; those beyond the one that the decoder reads are
+    used by further steps alone. hidden: widths inside the embedders of state and actions."""
 
     text: T5Config
-    vae: VAEConfig
+    vae: tuple[int, ...]
+    vae_blocks: int
     video: DiTConfig
     decoder: DiTConfig
     hidden: tuple[int, ...]
@@ -163,14 +149,15 @@ class MimicVideoConfig:
         text = Leaf("text", (s.text_tokens, self.text.width))
         latents = Leaf("latents", (CHANNELS, s.observed, *s.latent))
         features = Leaf("features", (s.rows, self.video.width))
-        reads, leaves = ("latents", "text"), (features,)
-        if s.stop_after_step:
-            reads, leaves = (*reads, INDEX, "noisy", "clean"), (features, Leaf("noisy"), Leaf("clean"))
+        between = ("noisy", "clean") if s.stop_after_step else ()
+        reads = ("latents", "text", *between, *([INDEX] if between else []))
         return Chain(
             (
                 MicroRequest("text_encode", ("words",), (text,), kept=INSTRUCTION),
                 MicroRequest("vae_encode", ("pixels",), (latents,)),
-                MicroRequest("video_denoise", reads, leaves, times=1 + s.stop_after_step),
+                MicroRequest(
+                    "video_denoise", reads, (features, *map(Leaf, between)), times=1 + s.stop_after_step
+                ),
                 MicroRequest("prefill", ("features",), (Leaf("context"),), kept=CHUNK),
                 MicroRequest("denoise", ("x", "t", "state", "context"), (Leaf("actions"),), kept=STEP),
             )
@@ -201,22 +188,19 @@ class MimicVideoConfig:
         """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
         data = read_fields(cls, data, "config")
         parts = {"text": T5Config, "video": DiTConfig, "decoder": DiTConfig, "settings": Settings}
-        vae = read_fields(VAEConfig, data["vae"], "config.vae")
         for name, part in parts.items():
             data[name] = part(**read_fields(part, data[name], f"config.{name}"))
-        widths, hidden = (whole_numbers(d, "config") for d in (vae["widths"], data["hidden"]))
-        return cls(**{**data, "vae": VAEConfig(widths, vae["blocks"]), "hidden": hidden})
+        widths = {name: whole_numbers(data[name], f"config.{name}") for name in ("vae", "hidden")}
+        return cls(**{**data, **widths})
 
 
 MIMIC_VIDEO = MimicVideoConfig(
-    text=T5Config(1024, 24, 128, 128, 65536, 32128, 32, 128, False, 1, 1e-6),
-    vae=VAEConfig((96, 96, 192, 384, 384), 2),
-    video=DiTConfig(2048, 28, 16, 128, 8192, 1024, 256),
-    decoder=DiTConfig(1024, 24, 8, 128, 4096, 2048, 128),
-    hidden=(47, 220),
-    action_dim=10,
-    state_dim=10,
-    horizon=15,
-    settings=Settings(),
+    T5Config(1024, 24, 128, 128, 65536, 32128, 32, 128, False, 1, 1e-6),
+    (96, 96, 192, 384, 384),
+    2,
+    DiTConfig(2048, 28, 16, 128, 8192, 1024, 256),
+    DiTConfig(1024, 24, 8, 128, 4096, 2048, 128),
+    *((47, 220), 10, 10, 15),
+    Settings(),
 )
 """The published networks of Bridge; those of LIBERO have a horizon of 60."""

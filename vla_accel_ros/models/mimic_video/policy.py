@@ -20,6 +20,7 @@ from vla_accel_ros.models.flow.sampling import SUMMED
 from vla_accel_ros.models.mimic_video.blocks import KeysValues
 from vla_accel_ros.models.mimic_video.config import CAMERA, MimicVideoConfig
 from vla_accel_ros.models.mimic_video.model import MimicVideo
+from vla_accel_ros.models.mimic_video.video import network_time, noise_levels
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_words
 from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
@@ -47,7 +48,7 @@ class MimicVideoPolicy(Policy):
 
     model: MimicVideo  # type: ignore[assignment]
     clamp: np.ndarray = field(kw_only=True)
-    time_rule: ClassVar[str] = SUMMED  # type: ignore[misc]
+    time_rule: ClassVar[str] = SUMMED
 
     @property
     def config(self) -> MimicVideoConfig:  # type: ignore[override]
@@ -57,12 +58,12 @@ class MimicVideoPolicy(Policy):
     @property
     def device(self) -> torch.device:
         """Where the network is."""
-        return self.model.device
+        return self.model.decoder.pos_embedding.device
 
     @property
     def kv_dtype(self) -> torch.dtype:
         """Dtype of what a frame leaves."""
-        return self.model.dtype
+        return self.model.decoder.pos_embedding.dtype
 
     @property
     def image_size(self) -> int:
@@ -98,15 +99,10 @@ class MimicVideoPolicy(Policy):
         return {"latents": self.model.vae(pixels)}
 
     def video_denoise(
-        self,
-        latents: Tensor,
-        text: Tensor,
-        index: int = 0,
-        noisy: Tensor | None = None,
-        clean: Tensor | None = None,
+        self, latents: Tensor, text: Tensor, index: int = 0, **before: Tensor | None
     ) -> dict[str, Tensor]:
         """See MimicVideoConfig.chain."""
-        return self.model.video.step(latents, text, index, noisy, clean)
+        return self.model.video.step(latents, text, index, before.get("noisy"), before.get("clean"))
 
     def prefill(self, features: Tensor) -> dict[str, Any]:  # type: ignore[override]
         """See MimicVideoConfig.chain."""
@@ -116,7 +112,10 @@ class MimicVideoPolicy(Policy):
         self, x: Tensor, t: Tensor, state: Tensor, context: list[KeysValues]
     ) -> Tensor:
         """See MimicVideoConfig.chain."""
-        return self.model.denoise(x, t, state, context)
+        s = self.config.settings
+        level = noise_levels(s.num_sampling_step)[s.stop_after_step]
+        video = torch.full((1,), network_time(level), device=x.device)
+        return self.model.decoder(x, t, video, state, context)
 
     def prompt(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the instruction's token ids; as in the reference, what is beyond max_prompt is left out."""

@@ -23,14 +23,11 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 
 NAME = "dataset_statistics"
 STATE = ("obs/eef_pos_lowdim", "obs/eef_rot_lowdim", "obs/gripper_lowdim")
-ACTIONS: Mapping[tuple[str, ...], str] = {
-    tuple(f"action/{name}_lowdim" for name in names.split()): what
-    for names, what in {
-        "eef_pos eef_rot gripper": "pose of a hand relative to its own at the observation, and a gripper",
-        "eef_pos_ref_delta eef_rot_ref_delta gripper_action": "steps of a hand's pose, and a gripper",
-    }.items()
+ACTIONS = {
+    "eef_pos eef_rot gripper": "pose of a hand relative to its own at the observation, and a gripper",
+    "eef_pos_ref_delta eef_rot_ref_delta gripper_action": "steps of a hand's pose, and a gripper",
 }
-"""Fields of an action, and what it is, of Bridge and of LIBERO."""
+"""Fields of an action, `action/NAME_lowdim`, and what it is: of Bridge and of LIBERO."""
 ROTATION = "_rot_"
 FIELDS = words("min max mean std percentiles clamp_min clamp_max mean_clamped std_clamped")
 LOW, HIGH, GRID = 20, 980, 1001
@@ -48,11 +45,10 @@ class Units:
     clamp: np.ndarray
     what: str
 
-    @classmethod
-    def unknown(cls, state_dim: int) -> Units:
-        """Of a policy without statistics: numbers pass as they are."""
-        ends = np.array([[-np.inf], [np.inf]], np.float32)
-        return cls(Normalizer.identity(), Normalizer.identity(), ends.repeat(state_dim, axis=1), "")
+
+_ANY = np.array([[-np.inf], [np.inf]], np.float32)
+UNKNOWN = Units(Normalizer.identity(), Normalizer.identity(), _ANY, "")
+"""Of a policy without statistics: numbers pass as they are."""
 
 
 def statistics_files(folder: Path) -> dict[str, Path]:
@@ -75,7 +71,8 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
         )
     file = inside(folder, files[name])
     data = read_json(file)
-    for fields, what in ACTIONS.items():
+    for names, what in ACTIONS.items():
+        fields = tuple(f"action/{part}_lowdim" for part in names.split())
         if all(field in data for field in fields):
             (state, clamp), (actions, _) = (_joined(data, group, file) for group in (STATE, fields))
             if (state.size, actions.size) != (state_dim, action_dim):
@@ -84,31 +81,30 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
                     f"network has {state_dim} and {action_dim}; give those of its training."
                 )
             return Units(state, actions, clamp, what)
-    raise ValueError(f"{file} has {sorted(data)[:9]}; give one with an action's fields, one of {[*ACTIONS]}.")
+    raise ValueError(f"{file} has {sorted(data)[:9]}; give one with action/NAME_lowdim of {[*ACTIONS]}.")
 
 
 def _joined(data: Mapping[str, Any], fields: tuple[str, ...], file: Path) -> tuple[Normalizer, np.ndarray]:
     parts = [_part(data.get(field), field, f"{file}: {field}") for field in fields]
-    shift, scale, low, high = (np.concatenate(values) for values in zip(*parts, strict=True))
+    shift, scale, low, high = np.concatenate(parts, axis=1)
     return Normalizer(shift, scale), np.stack((low, high))
 
 
-def _part(entry: Any, field: str, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shift, scale and clamp float32 [D] of a field."""
+def _part(entry: Any, field: str, where: str) -> np.ndarray:
+    """Shift, scale and clamp of a field, float32 [4, D]."""
     entry = entry if isinstance(entry, dict) else {}
     check_fields(entry, f"{where}: ", FIELDS, {})
     mean = finite_numbers(entry.get("mean"), f"{where}.mean").astype(np.float32)
     if ROTATION in field:
-        whole = np.full_like(mean, np.inf)
-        return np.zeros_like(mean), np.ones_like(mean), -whole, whole
+        return np.stack([np.full_like(mean, value) for value in (0, 1, -np.inf, np.inf)])
     grid = entry.get("percentiles")
     if not isinstance(grid, list) or len(grid) != GRID:
         raise ValueError(f"{where}.percentiles must be {GRID} rows of numbers; copy the file again.")
-    names = ("mean_clamped", "std_clamped")
-    shift, deviation = (finite_numbers(entry.get(n), f"{where}.{n}").astype(np.float32) for n in names)
-    ends = [finite_numbers(grid[i], f"{where}.percentiles[{i}]").astype(np.float32) for i in (LOW, HIGH)]
-    if {len(shift), len(deviation), *map(len, ends)} != {len(mean)} or (deviation < 0).any():
+    values = {name: entry.get(name) for name in ("mean_clamped", "std_clamped")}
+    values |= {f"percentiles[{place}]": grid[place] for place in (LOW, HIGH)}
+    numbers = [finite_numbers(value, f"{where}.{name}").astype(np.float32) for name, value in values.items()]
+    if {*map(len, numbers)} != {len(mean)} or (numbers[1] < 0).any():
         raise ValueError(f"{where}: all must have {len(mean)} numbers, no deviation below 0; copy it again.")
+    shift, deviation, *ends = numbers
     scale = np.where(deviation < STILL, np.float32(1), deviation)
-    low, high = ((mean + BEYOND * (end - mean) - shift) / scale for end in ends)
-    return shift, scale, low, high
+    return np.stack((shift, scale, *((mean + BEYOND * (end - mean) - shift) / scale for end in ends)))

@@ -8,11 +8,13 @@ authors'. Latents are normalised by Wan2.1's constants.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.mimic_video.config import CHANNELS, VAEConfig
+from vla_accel_ros.models.mimic_video.config import CHANNELS
 
 MEAN = (
     *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
@@ -85,20 +87,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         frames = x[0].transpose(0, 1)
-        q, k, v = self.to_qkv(self.norm(frames)).flatten(2).transpose(1, 2)[:, None].chunk(3, dim=-1)
-        attended = F.scaled_dot_product_attention(q, k, v)[:, 0].transpose(1, 2)
+        rows = self.to_qkv(self.norm(frames)).flatten(2).transpose(1, 2)[:, None]
+        attended = F.scaled_dot_product_attention(*rows.chunk(3, dim=-1))[:, 0].transpose(1, 2)
         return x + self.proj(attended.unflatten(2, frames.shape[2:])).transpose(0, 1)[None]
 
 
 class Encoder(nn.Module):
     """`encoder`"""
 
-    def __init__(self, config: VAEConfig) -> None:
+    def __init__(self, widths: Sequence[int], blocks: int) -> None:
         super().__init__()
-        first, *widths = config.widths
-        layers, width = list[nn.Module](), first
-        for index, outer in enumerate(widths):
-            for _ in range(config.blocks):
+        first, layers = widths[0], list[nn.Module]()
+        width = first
+        for index, outer in enumerate(widths[1:]):
+            for _ in range(blocks):
                 layers.append(Residual(width, outer))
                 width = outer
             if index < len(IN_TIME):
@@ -112,11 +114,12 @@ class Encoder(nn.Module):
 
 
 class VAE(nn.Module):
-    """Frames float [1 + 4 n, 3, H, W] in [-1, 1] -> normalised latents [C, 1 + n, H / 8, W / 8]."""
+    """Frames float [1 + 4 n, 3, H, W] in [-1, 1] -> normalised latents [C, 1 + n, H / 8, W / 8]. widths,
+    blocks: see MimicVideoConfig."""
 
-    def __init__(self, config: VAEConfig) -> None:
+    def __init__(self, widths: Sequence[int], blocks: int) -> None:
         super().__init__()
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(widths, blocks)
         self.conv1 = nn.Conv3d(2 * CHANNELS, 2 * CHANNELS, 1)
 
     def forward(self, frames: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ of the noise. The last step ends at the block whose features the action decoder 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from vla_accel_ros.models.layers.gemma import at_least_float32
 from vla_accel_ros.models.layers.qwen import RMSNorm
 from vla_accel_ros.models.mimic_video.blocks import CROSS, EPS, MLP, SELF, Block, Final, Tables, Time
-from vla_accel_ros.models.mimic_video.config import CHANNELS, PATCH, MimicVideoConfig, Settings
+from vla_accel_ros.models.mimic_video.config import CHANNELS, PATCH, MimicVideoConfig
 
 MOST, LEAST, ORDER = 80.0, 0.002, 7.0
 """The noise schedule (Karras et al., 2022, equation 5)."""
@@ -55,27 +57,6 @@ def advanced(noisy: Tensor, clean: Tensor, before: Tensor | None, levels: np.nda
     return (ratio * x + h * ((p1 - slope) * now + slope * before.double())).to(noisy.dtype)
 
 
-def rotary_tables(settings: Settings, head_dim: int, device: torch.device) -> Tables:
-    """Cosines and sines float32 [rows, head_dim]: a head's frequencies belong to time, rows and columns."""
-    side = head_dim // 6 * 2
-    height, width = (size // PATCH for size in settings.latent)
-    axes = (
-        (settings.state_t, head_dim - 2 * side, settings.rope_t),
-        (height, side, settings.rope_h),
-        (width, side, settings.rope_w),
-    )
-    parts = []
-    for axis, (count, size, stretch) in enumerate(axes):
-        theta = THETA * stretch ** (size / (size - 2))
-        exponents = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
-        angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] / theta**exponents
-        shape = [1, 1, 1, angles.shape[1]]
-        shape[axis] = count
-        parts.append(angles.view(shape).expand(settings.state_t, height, width, -1))
-    angles = torch.cat(parts * 2, dim=-1).flatten(0, 2)
-    return angles.cos(), angles.sin()
-
-
 class VideoNetwork(nn.Module):
     """The blocks that are computed; with the last layer only if a whole step is."""
 
@@ -90,9 +71,9 @@ class VideoNetwork(nn.Module):
         self.t_embedder = nn.Sequential(nn.Identity(), parts)
         self.t_embedding_norm = RMSNorm(video.width, EPS)
         order = SELF, CROSS, MLP
-        self.blocks = nn.ModuleList(Block(video, video.width, order) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(Block(video, order) for _ in range(config.blocks))
         if config.settings.stop_after_step:
-            self.final_layer = Final(video, video.width, CHANNELS * PATCH * PATCH)
+            self.final_layer = Final(video, CHANNELS * PATCH * PATCH)
 
     @cached_property
     def noise(self) -> Tensor:
@@ -104,8 +85,25 @@ class VideoNetwork(nn.Module):
 
     @cached_property
     def _tables(self) -> Tables:
-        device = self.t_embedding_norm.weight.device
-        return rotary_tables(self._config.settings, self._config.video.head_dim, device)
+        """Of the positions: a head's frequencies belong to time, rows and columns."""
+        s, device, head_dim = self._config.settings, self.noise.device, self._config.video.head_dim
+        side = head_dim // 6 * 2
+        height, width = (size // PATCH for size in s.latent)
+        axes = (
+            (s.state_t, head_dim - 2 * side, s.rope_t),
+            (height, side, s.rope_h),
+            (width, side, s.rope_w),
+        )
+        parts = []
+        for axis, (count, size, stretch) in enumerate(axes):
+            theta = THETA * stretch ** (size / (size - 2))
+            exponents = torch.arange(0, size, 2, dtype=torch.float32, device=device) / size
+            angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] / theta**exponents
+            shape = [1, 1, 1, size // 2]
+            shape[axis] = count
+            parts.append(angles.view(shape).expand(s.state_t, height, width, -1))
+        angles = torch.cat(parts * 2, dim=-1).flatten(0, 2)
+        return angles.cos(), angles.sin()
 
     def step(
         self, latents: Tensor, text: Tensor, index: int, noisy: Tensor | None, before: Tensor | None
@@ -139,11 +137,11 @@ class VideoNetwork(nn.Module):
         masks[0, : s.observed].fill_(1.0)
         patches = torch.cat((video, masks)).unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))
         patches = patches.permute(1, 2, 4, 0, 3, 5).flatten(3).flatten(0, 2)
-        x = self.x_embedder.proj(patches.to(dtype))[None]
+        x = self.x_embedder["proj"](patches.to(dtype))[None]
         time = self._time(times.to(dtype))
         empty = s.text_tokens - len(text)
-        for block in self.blocks[:blocks]:
-            x = block(x, time, block.get_submodule(CROSS).kv(text[None]), self._tables, empty)
+        for block in cast(Iterable[Block], self.blocks[:blocks]):
+            x = block(x, time, block.cross_attn.kv(text[None]), self._tables, empty)
         return (x if blocks is not None else self.final_layer(x, time))[0]
 
     def _time(self, times: Tensor) -> Time:
