@@ -247,13 +247,14 @@ def test_without_statistics_numbers_pass_as_they_are(folder: Path) -> None:
 def test_the_newest_frame_stands_for_older_ones_that_are_missing(recording: MimicVideoOracle) -> None:
     policy, whole = recording.policy, recording.observation
     newest = whole.images["workspace_rgb"]
-    alone = replace(whole, images={"workspace_rgb": newest})
+    older = whole.images["workspace_rgb_2"]
+    alone = replace(whole, images={"workspace_rgb_2": older, "workspace_rgb": newest})
     still = replace(whole, images=dict.fromkeys(policy.config.image_names, newest))
     latents = [policy.vae_encode(policy.inputs(o).images)["latents"] for o in (alone, still, whole)]
     assert torch.equal(latents[0], latents[1]) and not torch.equal(latents[0], latents[2])
-    older = {name: image for name, image in whole.images.items() if name != "workspace_rgb"}
+    others = {name: image for name, image in whole.images.items() if name != "workspace_rgb"}
     with pytest.raises(ValueError, match="workspace_rgb"):
-        policy.inputs(replace(whole, images=older))
+        policy.inputs(replace(whole, images=others))
 
 
 def test_images_are_squeezed_to_the_networks_shape_as_pillow_does(recording: MimicVideoOracle) -> None:

@@ -67,8 +67,8 @@ def _beside_empty(q: Tensor, k: Tensor, v: Tensor, empty: int) -> Tensor:
     them."""
     wide = at_least_float32(q.dtype)
     scores = q.to(wide) @ k.to(wide).mT * q.shape[-1] ** -0.5
-    others = torch.tensor(float(empty)).log().to(scores).expand(*scores.shape[:-1], 1)
-    weights = torch.cat((scores, others), dim=-1).softmax(dim=-1)[..., :-1]
+    empties = torch.tensor(float(empty)).log().to(scores).expand(*scores.shape[:-1], 1)
+    weights = torch.cat((scores, empties), dim=-1).softmax(dim=-1)[..., :-1]
     return (weights @ v.to(wide)).to(q.dtype)
 
 

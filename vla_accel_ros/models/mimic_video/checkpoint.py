@@ -92,11 +92,11 @@ def read_table(contents: Contents) -> dict[str, Stored]:
 def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicVideoConfig, str]:
     """Return the sizes, and a sentence if settings were taken as published. Raises ValueError if nobody says
     what no file says, or if it is said twice."""
-    folder, said = contents.folder, contents.trained_as
+    folder, settings = contents.folder, contents.trained_as
     where = folder / "config.json"
     if OURS in contents.config:
-        if said:
-            raise ValueError(f"{where} has {OURS}; give no trained_as ({said!r}).")
+        if settings:
+            raise ValueError(f"{where} has {OURS}; give no trained_as ({settings!r}).")
         try:
             return MimicVideoConfig.from_json(contents.config[OURS]), ""
         except (TypeError, ValueError) as error:
@@ -106,22 +106,22 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
     shapes = {name: stored.shape for name, stored in table.items()}
     text = read_json(inside(folder, folder / ENCODER / "config.json"))
     try:
-        config = infer_mimic_video(shapes, text, int(decoder[1]) if decoder else None, said)
+        config = infer_mimic_video(shapes, text, int(decoder[1]) if decoder else None, settings)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from error
-    return config, "" if said else f"the published {config.settings}"
+    return config, "" if settings else f"the published {config.settings}"
 
 
 def infer_mimic_video(
-    shapes: Shapes, text: Mapping[str, Any], layer: int | None, said: str
+    shapes: Shapes, text: Mapping[str, Any], layer: int | None, settings: str
 ) -> MimicVideoConfig:
     """Return the sizes of these tensors. text: config.json of the text encoder. layer: by the name of the
-    decoder's file, or None. said: see Settings.parse. Raises ValueError if a tensor is missing, a setting is
-    unknown, or must be said because the network is not the published one."""
+    decoder's file, or None. settings: see Settings.parse. Raises ValueError if a tensor is missing, a setting
+    is unknown, or must be said because the network is not the published one."""
     try:
         video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
         published = MIMIC_VIDEO.video
-        if not said and (video.width, video.depth) != (published.width, published.depth):
+        if not settings and (video.width, video.depth) != (published.width, published.depth):
             raise ValueError(
                 f"no file of a mimic-video says the settings of its training, and with {video.depth} blocks "
                 f"of width {video.width} it is not the published one; give {TRAINED_AS} (--as on the command "
@@ -131,18 +131,18 @@ def infer_mimic_video(
         layers = range(0, depth(shapes, root) - 1, 2)
         residuals = (f"{VAE}encoder.downsamples.{n}.residual.6.weight" for n in range(4 * STAGES * STAGES))
         stages = [axes(shapes, name, 5)[0] for name in residuals if name in shapes]
-        each = max(1, len(stages) // STAGES)
+        vae_blocks = max(1, len(stages) // STAGES)
         return MimicVideoConfig(
             text=infer_t5({n.removeprefix(TEXT): s for n, s in shapes.items() if n.startswith(TEXT)}, text),
-            vae=(axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *stages[::each]),
-            vae_blocks=each,
+            vae=(axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *stages[::vae_blocks]),
+            vae_blocks=vae_blocks,
             video=video,
             decoder=decoder,
             hidden=tuple(axes(shapes, f"{root}{layer}.weight", 2)[0] for layer in layers),
             action_dim=axes(shapes, f"{DECODER}final_layer.linear.weight", 2)[0],
             state_dim=axes(shapes, f"{DECODER}obs_embedder.layers.0.weight", 2)[1],
             horizon=axes(shapes, f"{DECODER}pos_embedding", 3)[1] - 1,
-            settings=Settings.parse(said if layer is None else f"xattn_layer_idx={layer} {said}"),
+            settings=Settings.parse(settings if layer is None else f"xattn_layer_idx={layer} {settings}"),
         )
     except KeyError as error:
         raise ValueError(
@@ -171,15 +171,10 @@ def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) ->
     with on_meta():
         model = MimicVideo(config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    blocks, last = f"{VIDEO}blocks.", f"{VIDEO}final_layer."
-
-    def unused(name: str) -> bool:
-        number = name.removeprefix(blocks).split(".")[0] if name.startswith(blocks) else ""
-        beyond = number.isdecimal() and config.blocks <= int(number) < config.video.depth
-        whole = config.settings.stop_after_step > 0
-        return bool(UNUSED.match(name)) or (not whole and (beyond or name.startswith(last)))
-
-    check_table(table, shapes, unused, where)
+    idle = [f"{VIDEO}blocks.{number}." for number in range(config.blocks, config.video.depth)]
+    if not config.settings.stop_after_step:
+        idle.append(f"{VIDEO}final_layer.")
+    check_table(table, shapes, lambda name: bool(UNUSED.match(name)) or name.startswith((*idle,)), where)
     return model
 
 
@@ -214,7 +209,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         state=trained_range(units.state),
         actions=trained_range(units.actions),
         normalisation="mean and deviation; states are cut",
-        other_actions=units.what,
+        other_actions=units.kind,
         statistics=tuple(statistics_files(folder)),
         notes=(f"features of block {s.xattn_layer_idx} of {blocks} after {s.stop_after_step} video steps",),
         assumed=assumed,

@@ -46,16 +46,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_whole(self, TRAINED_AS, or_zero=("stop_after_step",))
-        most, patch = 1 + PACE * (self.state_t - 1), SHRINK * PATCH
-        for name, is_possible, wanted in (
+        longest, patch = 1 + PACE * (self.state_t - 1), SHRINK * PATCH
+        for name, is_possible, rule in (
             ("height", not self.height % patch, f"whole patches of {patch} pixels"),
             ("width", not self.width % patch, f"whole patches of {patch} pixels"),
-            ("img_horizon", self.img_horizon in range(1, most + 1, PACE), f"1, 5, 9 ... up to {most}"),
+            ("img_horizon", self.img_horizon in range(1, longest + 1, PACE), f"1, 5, 9 ... up to {longest}"),
             ("stop_after_step", self.stop_after_step < self.num_sampling_step, "below num_sampling_step"),
             *((axis, 0 < getattr(self, axis) < 1e3, "above 0") for axis in ("rope_t", "rope_h", "rope_w")),
         ):
             if not is_possible:
-                raise ValueError(f"{TRAINED_AS}: {name} is {getattr(self, name)}; it must be {wanted}.")
+                raise ValueError(f"{TRAINED_AS}: {name} is {getattr(self, name)}; it must be {rule}.")
 
     @property
     def observed(self) -> int:
@@ -76,17 +76,17 @@ class Settings:
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Read "NAME=VALUE ...", image_size as HEIGHTxWIDTH. Raises ValueError for anything else."""
-        known = {field.name: float if field.type == "float" else int for field in fields(cls)}
+        types = {field.name: float if field.type == "float" else int for field in fields(cls)}
         values = dict[str, Any]()
         for word in text.replace("image_size=", "height,width=").split():
             name, _, value = word.partition("=")
             try:
                 parts = zip(name.split(","), value.split("x"), strict=True)
-                values |= {key: known[key](part) for key, part in parts}
+                values |= {key: types[key](part) for key, part in parts}
             except (KeyError, ValueError):
                 raise ValueError(
                     f"{TRAINED_AS} has {word!r}; give image_size=HEIGHTxWIDTH, or NAME=NUMBER of "
-                    f"{', '.join(list(known)[2:])}."
+                    f"{', '.join(list(types)[2:])}."
                 ) from None
         return cls(**values)
 

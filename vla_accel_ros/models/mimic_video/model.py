@@ -62,14 +62,14 @@ class Decoder(nn.Module):
     def __init__(self, config: MimicVideoConfig) -> None:
         super().__init__()
         decoder = config.decoder
-        self._width, order = decoder.width, (CROSS, SELF, MLP)
+        self._width = decoder.width
         self.obs_embedder = embedder(config.state_dim, config)
         self.action_embedder = embedder(config.action_dim, config)
         self.pos_embedding = nn.Parameter(torch.zeros(1, 1 + config.horizon, decoder.width))
         self.ctx_norm = nn.LayerNorm(decoder.context, eps=EPS)
         self.t_embedder = nn.ModuleDict({"pair": Pair(decoder.width)})
         self.t_embedding_norm = RMSNorm(decoder.width, EPS)
-        self.blocks = nn.ModuleList(Block(decoder, order) for _ in range(decoder.depth))
+        self.blocks = nn.ModuleList(Block(decoder, (CROSS, SELF, MLP)) for _ in range(decoder.depth))
         self.final_layer = Final(decoder, config.action_dim)
 
     def context(self, features: Tensor) -> list[KeysValues]:

@@ -38,12 +38,12 @@ BEYOND, STILL = 1.5, 1e-5
 @dataclass(frozen=True)
 class Units:
     """state, actions: between a robot's units and the network's. clamp: float32 [2, D], the lowest and
-    highest state in the network's. what: an action, in words."""
+    highest state in the network's. kind: what an action is, in words."""
 
     state: Normalizer
     actions: Normalizer
     clamp: np.ndarray
-    what: str
+    kind: str
 
 
 _ANY = np.array([[-np.inf], [np.inf]], np.float32)
@@ -71,7 +71,7 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
         )
     file = inside(folder, files[name])
     data = read_json(file)
-    for names, what in ACTIONS.items():
+    for names, kind in ACTIONS.items():
         fields = tuple(f"action/{part}_lowdim" for part in names.split())
         if all(field in data for field in fields):
             (state, clamp), (actions, _) = (_joined(data, group, file) for group in (STATE, fields))
@@ -80,7 +80,7 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
                     f"{file} has {state.size} numbers of a state and {actions.size} of an action, but the "
                     f"network has {state_dim} and {action_dim}; give those of its training."
                 )
-            return Units(state, actions, clamp, what)
+            return Units(state, actions, clamp, kind)
     raise ValueError(f"{file} has {sorted(data)[:9]}; give one with action/NAME_lowdim of {[*ACTIONS]}.")
 
 
@@ -101,7 +101,7 @@ def _part(entry: Any, field: str, where: str) -> np.ndarray:
     if not isinstance(grid, list) or len(grid) != GRID:
         raise ValueError(f"{where}.percentiles must be {GRID} rows of numbers; copy the file again.")
     values = {name: entry.get(name) for name in ("mean_clamped", "std_clamped")}
-    values |= {f"percentiles[{place}]": grid[place] for place in (LOW, HIGH)}
+    values |= {f"percentiles[{row}]": grid[row] for row in (LOW, HIGH)}
     numbers = [finite_numbers(value, f"{where}.{name}").astype(np.float32) for name, value in values.items()]
     if {*map(len, numbers)} != {len(mean)} or (numbers[1] < 0).any():
         raise ValueError(f"{where}: all must have {len(mean)} numbers, no deviation below 0; copy it again.")

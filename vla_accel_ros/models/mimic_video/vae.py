@@ -54,8 +54,8 @@ class Residual(nn.Module):
 
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
-        before, after = (Norm(inner), nn.SiLU(), Causal(inner, outer, 3)), (Norm(outer), nn.SiLU())
-        self.residual = nn.Sequential(*before, *after, nn.Identity(), Causal(outer, outer, 3))
+        widens = Norm(inner), nn.SiLU(), Causal(inner, outer, 3)
+        self.residual = nn.Sequential(*widens, Norm(outer), nn.SiLU(), nn.Identity(), Causal(outer, outer, 3))
         self.shortcut = Causal(inner, outer, 1) if inner != outer else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,38 +92,32 @@ class Attention(nn.Module):
         return x + self.proj(attended.unflatten(2, frames.shape[2:])).transpose(0, 1)[None]
 
 
-class Encoder(nn.Module):
-    """`encoder`"""
-
-    def __init__(self, widths: Sequence[int], blocks: int) -> None:
-        super().__init__()
-        first, layers = widths[0], list[nn.Module]()
-        width = first
-        for index, outer in enumerate(widths[1:]):
-            for _ in range(blocks):
-                layers.append(Residual(width, outer))
-                width = outer
-            if index < len(IN_TIME):
-                layers.append(Halving(width, IN_TIME[index]))
-        self.conv1, self.downsamples = Causal(3, first, 3), nn.Sequential(*layers)
-        self.middle = nn.Sequential(Residual(width, width), Attention(width), Residual(width, width))
-        self.head = nn.Sequential(Norm(width), nn.SiLU(), Causal(width, 2 * CHANNELS, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.middle(self.downsamples(self.conv1(x))))
-
-
 class VAE(nn.Module):
     """Frames float [1 + 4 n, 3, H, W] in [-1, 1] -> normalised latents [C, 1 + n, H / 8, W / 8]. widths,
     blocks: see MimicVideoConfig."""
 
     def __init__(self, widths: Sequence[int], blocks: int) -> None:
         super().__init__()
-        self.encoder = Encoder(widths, blocks)
+        width, layers = widths[0], list[nn.Module]()
+        for index, outer in enumerate(widths[1:]):
+            for _ in range(blocks):
+                layers.append(Residual(width, outer))
+                width = outer
+            if index < len(IN_TIME):
+                layers.append(Halving(width, IN_TIME[index]))
+        parts = {
+            "conv1": Causal(3, widths[0], 3),
+            "downsamples": nn.Sequential(*layers),
+            "middle": nn.Sequential(Residual(width, width), Attention(width), Residual(width, width)),
+            "head": nn.Sequential(Norm(width), nn.SiLU(), Causal(width, 2 * CHANNELS, 3)),
+        }
+        self.encoder = nn.ModuleDict(parts)
         self.conv1 = nn.Conv3d(2 * CHANNELS, 2 * CHANNELS, 1)
 
     def forward(self, frames: Tensor) -> Tensor:
         video = frames.to(self.conv1.weight.dtype).transpose(0, 1)[None]
-        mean = self.conv1(self.encoder(video))[0, :CHANNELS]
+        for part in self.encoder.values():
+            video = part(video)
+        mean = self.conv1(video)[0, :CHANNELS]
         shift, scale = (torch.tensor(values).to(mean)[:, None, None, None] for values in (MEAN, STD))
         return (mean - shift) / scale

@@ -35,8 +35,8 @@ SEED = 0
 
 def noise_levels(steps: int) -> np.ndarray:
     """float64 [steps + 1]"""
-    most, least = MOST ** (1 / ORDER), LEAST ** (1 / ORDER)
-    return np.asarray((most + np.arange(steps + 1) / steps * (least - most)) ** ORDER)
+    first, last = MOST ** (1 / ORDER), LEAST ** (1 / ORDER)
+    return np.asarray((first + np.arange(steps + 1) / steps * (last - first)) ** ORDER)
 
 
 def network_time(level: float) -> float:
@@ -48,13 +48,13 @@ def advanced(noisy: Tensor, clean: Tensor, before: Tensor | None, levels: np.nda
     """The video at levels[index + 1], from that at levels[index], its clean prediction, and that of the step
     before. Computed in float64; returns the dtype of noisy."""
     ratio = float(levels[index + 1] / levels[index])
-    x, now = noisy.double(), clean.double()
+    x, prediction = noisy.double(), clean.double()
     if before is None:
-        return ((1 - ratio) * now + ratio * x).to(noisy.dtype)
+        return ((1 - ratio) * prediction + ratio * x).to(noisy.dtype)
     h = -math.log(ratio)
     p1 = math.expm1(-h) / -h
     slope = (p1 - 1) / math.log(levels[index - 1] / levels[index])
-    return (ratio * x + h * ((p1 - slope) * now + slope * before.double())).to(noisy.dtype)
+    return (ratio * x + h * ((p1 - slope) * prediction + slope * before.double())).to(noisy.dtype)
 
 
 class VideoNetwork(nn.Module):
@@ -70,8 +70,7 @@ class VideoNetwork(nn.Module):
         parts = nn.ModuleDict({"linear_1": first, "linear_2": second})
         self.t_embedder = nn.Sequential(nn.Identity(), parts)
         self.t_embedding_norm = RMSNorm(video.width, EPS)
-        order = SELF, CROSS, MLP
-        self.blocks = nn.ModuleList(Block(video, order) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(Block(video, (SELF, CROSS, MLP)) for _ in range(config.blocks))
         if config.settings.stop_after_step:
             self.final_layer = Final(video, CHANNELS * PATCH * PATCH)
 
@@ -118,14 +117,16 @@ class VideoNetwork(nn.Module):
         t = network_time(levels[index])
         noisy = self.noise.to(at_least_float32(latents.dtype)) if noisy is None else noisy
         observed = latents.to(noisy.dtype)
-        seen = torch.cat((observed, noisy[:, s.observed :] * (1 - t)), dim=1)
+        video = torch.cat((observed, noisy[:, s.observed :] * (1 - t)), dim=1)
         times = torch.full((s.state_t,), t, device=noisy.device)
         times[: s.observed].fill_(network_time(ALMOST_CLEAN))
         is_last = index == s.stop_after_step
-        rows = self(seen, times, text, s.xattn_layer_idx if is_last else None)
+        rows = self(video, times, text, s.xattn_layer_idx if is_last else None)
         if is_last:
             return {"features": rows}
-        clean = noisy * (1 - t) - t * self._video(rows).to(noisy.dtype)
+        patches = rows.view(s.state_t, s.latent[0] // PATCH, s.latent[1] // PATCH, PATCH, PATCH, CHANNELS)
+        velocity = patches.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+        clean = noisy * (1 - t) - t * velocity.to(noisy.dtype)
         clean[:, : s.observed].copy_(observed)
         return {"noisy": advanced(noisy, clean, before, levels, index), "clean": clean}
 
@@ -151,10 +152,3 @@ class VideoNetwork(nn.Module):
         e = torch.cat((angles.cos(), angles.sin()), dim=1).to(times.dtype)[None]
         inner, outer = self.t_embedder[1].children()
         return Time(self.t_embedding_norm(e), outer(F.silu(inner(e))))
-
-    def _video(self, rows: Tensor) -> Tensor:
-        """What the last layer makes [rows, 4 C] as [C, T, h, w]."""
-        s = self._config.settings
-        height, width = (size // PATCH for size in s.latent)
-        patches = rows.view(s.state_t, height, width, PATCH, PATCH, -1)
-        return patches.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(2, 3)
