@@ -203,7 +203,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     s, blocks = config.settings, config.video.depth
     return Description(
         folder,
-        f"mimic-video, {'safetensors' if contents.tensors else 'its authors files of torch.save'}",
+        f"mimic-video, {'safetensors' if contents.tensors else 'torch files of its authors'}",
         config,
         table,
         state=trained_range(units.state),

@@ -24,7 +24,7 @@ from vla_accel_ros.models.processing.norm_stats import finite_numbers
 NAME = "dataset_statistics"
 STATE = ("obs/eef_pos_lowdim", "obs/eef_rot_lowdim", "obs/gripper_lowdim")
 ACTIONS = {
-    "eef_pos eef_rot gripper": "pose of a hand relative to its own at the observation, and a gripper",
+    "eef_pos eef_rot gripper": "poses of a hand relative to its own at the observation, and a gripper",
     "eef_pos_ref_delta eef_rot_ref_delta gripper_action": "steps of a hand's pose, and a gripper",
 }
 """Fields of an action, `action/NAME_lowdim`, and what it is: of Bridge and of LIBERO."""
