@@ -235,6 +235,20 @@ def test_a_position_that_did_not_move_is_not_scaled(folder: Path) -> None:
     assert read_units(folder, None, 10, 10).actions.scale[:3].tolist() == [1, 1, 0.5]
 
 
+def test_states_and_actions_of_several_sizes_have_embedders_of_their_own(folder: Path) -> None:
+    def change(tensors: dict[str, Tensor]) -> None:
+        for number, shape in ((0, (21, 7)), (2, (30, 21)), (4, (48, 30))):
+            tensors[f"net.obs_embedder.layers.{number}.weight"] = torch.zeros(shape)
+            tensors[f"net.obs_embedder.layers.{number}.bias"] = torch.zeros(shape[0])
+
+    resaved(folder / "action_decoder.pt", change)
+    policy = load_policy(folder, trained_as=SAID, normalize=False)
+    assert policy.config.state_dim == 7 and policy.config.state_hidden == (21, 30)
+    assert policy.config.action_hidden == ()
+    with pytest.raises(ValueError, match=rf"{STATISTICS}.*10 numbers of a state.*7"):
+        load_policy(folder, trained_as=SAID)
+
+
 def test_without_statistics_numbers_pass_as_they_are(folder: Path) -> None:
     (folder / STATISTICS).unlink()
     policy = load_policy(folder, trained_as=SAID, normalize=False)
@@ -255,6 +269,13 @@ def test_the_newest_frame_stands_for_older_ones_that_are_missing(recording: Mimi
     others = {name: image for name, image in whole.images.items() if name != "workspace_rgb"}
     with pytest.raises(ValueError, match="workspace_rgb"):
         policy.inputs(replace(whole, images=others))
+
+
+def test_a_latent_is_of_the_frames_until_its_own(recording: MimicVideoOracle) -> None:
+    frames = recording.inputs.images
+    whole = recording.policy.model.vae(frames)
+    torch.testing.assert_close(recording.policy.model.vae(frames[:1]), whole[:, :1])
+    assert not torch.allclose(recording.policy.model.vae(frames[:1]), whole[:, 1:], atol=0.1)
 
 
 def test_images_are_squeezed_to_the_networks_shape_as_pillow_does(recording: MimicVideoOracle) -> None:

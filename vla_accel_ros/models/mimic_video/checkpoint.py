@@ -120,15 +120,12 @@ def infer_mimic_video(
     is unknown, or must be said because the network is not the published one."""
     try:
         video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
-        published = MIMIC_VIDEO.video
-        if not settings and (video.width, video.depth) != (published.width, published.depth):
+        if not settings and video.width != MIMIC_VIDEO.video.width:
             raise ValueError(
                 f"no file of a mimic-video says the settings of its training, and with {video.depth} blocks "
                 f"of width {video.width} it is not the published one; give {TRAINED_AS} (--as on the command "
                 "line), such as 'image_size=480x640 xattn_layer_idx=20', as they were."
             )
-        root = f"{DECODER}action_embedder.layers."
-        layers = range(0, depth(shapes, root) - 1, 2)
         residuals = (f"{VAE}encoder.downsamples.{n}.residual.6.weight" for n in range(4 * STAGES * STAGES))
         stages = [axes(shapes, name, 5)[0] for name in residuals if name in shapes]
         vae_blocks = max(1, len(stages) // STAGES)
@@ -138,7 +135,8 @@ def infer_mimic_video(
             vae_blocks=vae_blocks,
             video=video,
             decoder=decoder,
-            hidden=tuple(axes(shapes, f"{root}{layer}.weight", 2)[0] for layer in layers),
+            state_hidden=_hidden(shapes, f"{DECODER}obs_embedder.layers."),
+            action_hidden=_hidden(shapes, f"{DECODER}action_embedder.layers."),
             action_dim=axes(shapes, f"{DECODER}final_layer.linear.weight", 2)[0],
             state_dim=axes(shapes, f"{DECODER}obs_embedder.layers.0.weight", 2)[1],
             horizon=axes(shapes, f"{DECODER}pos_embedding", 3)[1] - 1,
@@ -149,6 +147,11 @@ def infer_mimic_video(
             f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; copy the "
             "file again."
         ) from error
+
+
+def _hidden(shapes: Shapes, root: str) -> tuple[int, ...]:
+    layers = range(0, depth(shapes, root) - 1, 2)
+    return tuple(axes(shapes, f"{root}{layer}.weight", 2)[0] for layer in layers)
 
 
 def _stack(shapes: Shapes, root: str) -> DiTConfig:
@@ -186,12 +189,9 @@ def load(contents: Contents, options: Options) -> MimicVideoPolicy:
     if missing:
         raise ValueError(" ".join(missing))
     mask = options.actions(None, config.action_dim, str(folder))
-
-    def read_weights() -> MimicVideo:
-        names = {name: name for name, _ in model.named_parameters()}
-        return filled(model.to(options.dtype), table, names, folder, options)
-
-    network = options.network(config, str(folder), read_weights)
+    names = {name: name for name, _ in model.named_parameters()}
+    empty = model.to(options.dtype)
+    network = options.network(config, str(folder), lambda: filled(empty, table, names, folder, options))
     return MimicVideoPolicy(network, tokenizer, units.state, units.actions, mask, clamp=units.clamp)
 
 

@@ -18,6 +18,7 @@ KIND, CAMERA = "mimic_video", "workspace_rgb"
 PACE, SHRINK, STAGES, CHANNELS = 4, 8, 4, 16
 """Of the video encoder: frames that become one after the first, pixels on a side that become one, stages, and
 channels of its latents."""
+LISTS = ("vae", "state_hidden", "action_hidden")
 PATCH = 2
 """Latents on a side that become one row."""
 
@@ -113,14 +114,15 @@ class DiTConfig:
 class MimicVideoConfig:
     """A whole mimic-video network. vae: widths of the video encoder's first convolution and of its stages;
     vae_blocks: of each. video: all its blocks in the file; those beyond the one that the decoder reads are
-    used by further steps alone. hidden: widths inside the embedders of state and actions."""
+    used by further steps alone. state_hidden, action_hidden: widths inside the embedders of both."""
 
     text: T5Config
     vae: tuple[int, ...]
     vae_blocks: int
     video: DiTConfig
     decoder: DiTConfig
-    hidden: tuple[int, ...]
+    state_hidden: tuple[int, ...]
+    action_hidden: tuple[int, ...]
     action_dim: int
     state_dim: int
     horizon: int
@@ -190,7 +192,7 @@ class MimicVideoConfig:
         parts = {"text": T5Config, "video": DiTConfig, "decoder": DiTConfig, "settings": Settings}
         for name, part in parts.items():
             data[name] = part(**read_fields(part, data[name], f"config.{name}"))
-        widths = {name: whole_numbers(data[name], f"config.{name}") for name in ("vae", "hidden")}
+        widths = {name: whole_numbers(data[name], f"config.{name}") for name in LISTS}
         return cls(**{**data, **widths})
 
 
@@ -200,7 +202,7 @@ MIMIC_VIDEO = MimicVideoConfig(
     2,
     DiTConfig(2048, 28, 16, 128, 8192, 1024, 256),
     DiTConfig(1024, 24, 8, 128, 4096, 2048, 128),
-    *((47, 220), 10, 10, 15),
+    *((47, 220), (47, 220), 10, 10, 15),
     Settings(),
 )
 """The published networks of Bridge; those of LIBERO have a horizon of 60."""

@@ -36,9 +36,8 @@ def sinusoid(t: Tensor, width: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1).bfloat16()
 
 
-def embedder(inner: int, config: MimicVideoConfig) -> nn.ModuleDict:
+def embedder(*widths: int) -> nn.ModuleDict:
     """`obs_embedder` and `action_embedder`"""
-    widths = (inner, *config.hidden, config.decoder.width)
     layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.GELU())]
     return nn.ModuleDict({"layers": nn.Sequential(*layers[:-1])})
 
@@ -63,8 +62,8 @@ class Decoder(nn.Module):
         super().__init__()
         decoder = config.decoder
         self._width = decoder.width
-        self.obs_embedder = embedder(config.state_dim, config)
-        self.action_embedder = embedder(config.action_dim, config)
+        self.obs_embedder = embedder(config.state_dim, *config.state_hidden, decoder.width)
+        self.action_embedder = embedder(config.action_dim, *config.action_hidden, decoder.width)
         self.pos_embedding = nn.Parameter(torch.zeros(1, 1 + config.horizon, decoder.width))
         self.ctx_norm = nn.LayerNorm(decoder.context, eps=EPS)
         self.t_embedder = nn.ModuleDict({"pair": Pair(decoder.width)})
