@@ -356,3 +356,27 @@ def test_robots_with_their_own_words_share_an_engine_bit_for_bit(
         alone = Engine(recording.policy, steps=10)
         with alone.observe(replace(observation, robot="")) as frame:
             np.testing.assert_array_equal(alone.act(frame, noise=noise).actions, chunks[name])
+
+
+@pytest.mark.parametrize("goal", ["first_chunk", "rate", "memory", "many_robots"])
+def test_a_goal_sets_what_a_family_without_a_stack_has(recording: MimicVideoOracle, goal: str) -> None:
+    engine = Engine(recording.policy, steps=10, goal=goal)
+    with engine.observe(recording.observation) as frame:
+        actions = engine.act(frame, noise=recording["noise_action"][0].numpy()).actions
+    assert np.abs(actions - recording.arrays["stop0.actions"][0].numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("option", [{"text_groups": 2}, {"fast": True}, {"prefill_groups": 2}])
+def test_options_that_it_has_not_are_refused(recording: MimicVideoOracle, option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        Engine(recording.policy, **option)
+
+
+def test_committed_actions_are_kept(recording: MimicVideoOracle) -> None:
+    """Each action has a time of its own in the network."""
+    engine = Engine(replace(recording.policy, trained_delay=3), steps=10)
+    with engine.observe(recording.observation) as frame:
+        first = engine.act(frame).actions
+        second = engine.act(frame, committed=first[:2]).actions
+    np.testing.assert_array_equal(second[:2], first[:2])
+    assert np.isfinite(second).all() and np.abs(second[2:] - first[2:]).max() > 1e-4

@@ -93,8 +93,7 @@ class Attention(nn.Module):
 
 
 class VAE(nn.Module):
-    """Frames float [1 + 4 n, 3, H, W] in [-1, 1] -> normalised latents [C, 1 + n, H / 8, W / 8]. widths,
-    blocks: see MimicVideoConfig."""
+    """Frames float [1 + 4 n, 3, H, W] in [-1, 1] -> normalised latents [C, 1 + n, H / 8, W / 8]."""
 
     def __init__(self, widths: Sequence[int], blocks: int) -> None:
         super().__init__()
