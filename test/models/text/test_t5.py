@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from closeness import assert_near
 
 from vla_accel_ros.models.text.t5 import T5Encoder, infer_t5
 
 transformers = pytest.importorskip("transformers")
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("gate", ["relu", "gated-gelu"])
 @pytest.mark.parametrize("kind", ["T5", "UMT5"])
-def test_features_are_those_of_transformers_with_its_padding(kind: str, gate: str) -> None:
+def test_features_are_those_of_transformers_with_its_padding(kind: str, gate: str, device: str) -> None:
+    """On a GPU the weights stay on the host."""
     torch.manual_seed(0)
     config: Any = getattr(transformers, f"{kind}Config")(
         vocab_size=50,
@@ -41,4 +44,6 @@ def test_features_are_those_of_transformers_with_its_padding(kind: str, gate: st
     )
     with torch.no_grad():
         recorded = theirs(padded[None], attention_mask=mask[None]).last_hidden_state[0, :30]
-        torch.testing.assert_close(ours(ids), recorded, atol=1e-5, rtol=0)
+        features = ours(ids.to(device))
+    assert features.device.type == device
+    assert_near(features.cpu(), recorded)

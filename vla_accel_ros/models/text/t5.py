@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.config import T5Config
@@ -133,6 +134,9 @@ class Block(nn.Module):
         attention = Part("SelfAttention", Attention(config, biased), config)
         self.layer = nn.ModuleList((attention, Part("DenseReluDense", FeedForward(config), config)))
 
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.layer[1](self.layer[0](x, bias))
+
 
 class Stack(nn.Module):
     """`encoder`"""
@@ -144,7 +148,8 @@ class Stack(nn.Module):
 
 
 class T5Encoder(nn.Module):
-    """ids int64 [n], with END -> features [n, W]."""
+    """ids int64 [n], with END -> features [n, W], on the device of the ids. The weights may be on the host:
+    then each block is copied to that device when it is computed, and dropped after it."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -153,11 +158,16 @@ class T5Encoder(nn.Module):
         self.encoder = Stack(config)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x, numbers = self.shared(ids)[None], bucket(len(ids), self._config, ids.device)
+        device, rows = ids.device, self.shared.weight
+        x, numbers = rows[ids.to(rows.device)].to(device)[None], bucket(len(ids), self._config, device)
         for index, block in enumerate(self.encoder.block):
             if index < self._config.biases:
-                table = block.get_parameter("layer.0.SelfAttention.relative_attention_bias.weight")
-                bias = table[numbers].permute(2, 0, 1)
-            attention, mlp = block.get_submodule("layer").children()
-            x = mlp(attention(x, bias))
-        return self.encoder.final_layer_norm(x)[0]
+                bias = block.get_parameter(BIAS).to(device)[numbers].permute(2, 0, 1)
+            x = _called(block, device, x, bias)
+        return _called(self.encoder.final_layer_norm, device, x)[0]
+
+
+def _called(module: nn.Module, device: torch.device, *inputs: Tensor) -> Tensor:
+    weights = {name: parameter.to(device) for name, parameter in module.named_parameters()}
+    result: Tensor = functional_call(module, weights, inputs)
+    return result
