@@ -17,6 +17,7 @@ import pytest
 import torch
 from closeness import rounding
 from groot_oracle import GrootOracle, groot_names
+from mimic_video_oracle import MimicVideoOracle, mimic_video_runs
 from openvla_oft_oracle import OFTOracle, oft_names
 from openvla_oracle import OpenVLAOracle
 from oracle import FOLDER, Oracle, fixture_names
@@ -91,6 +92,16 @@ def xvla(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(params=pi_fast_names(), scope="module")
 def pi_fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PiFastOracle:
     return PiFastOracle.load(request.param, tmp_path_factory.mktemp("pi_fast") / "folder")
+
+
+@cache
+def load_mimic_video(run: str, device: str) -> MimicVideoOracle:
+    return MimicVideoOracle.load(run, device)
+
+
+@pytest.fixture(params=mimic_video_runs())
+def mimic_video(request: pytest.FixtureRequest, device: str) -> MimicVideoOracle:
+    return load_mimic_video(request.param, device)
 
 
 @cache
@@ -424,3 +435,44 @@ def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str) -> None:
     in_half(half.image_tokens(), oft["projected"], config.dino.depth)
     in_half(half.hidden(), oft["lm_final"], config.prefix.depth)
     in_half(half.raw(), oft["actions_normalised"], config.prefix.depth)
+
+
+def test_mimic_video_words_state_and_frames(mimic_video: MimicVideoOracle) -> None:
+    inputs, words = mimic_video.inputs, mimic_video["token_ids"][0]
+    assert inputs.tokens.tolist() == words[mimic_video["token_mask"][0].bool()].tolist()
+    state = mimic_video["state_normalized"][0, 0]
+    assert distance(inputs.state, state) <= rounding(state)
+    if "pixels" in mimic_video.arrays:
+        assert torch.equal(inputs.images, mimic_video["pixels"][0].transpose(0, 1))
+
+
+def test_mimic_video_text_latents_and_features(mimic_video: MimicVideoOracle) -> None:
+    words = int(mimic_video["token_mask"].sum())
+    agree(mimic_video, MimicVideoOracle.text, mimic_video["text.embedding"][0, :words])
+    agree(mimic_video, MimicVideoOracle.latents, mimic_video["vae.latents"])
+    agree(mimic_video, MimicVideoOracle.features, mimic_video["hidden"])
+    if "vae_video.pixels" in mimic_video.arrays:
+        longer = mimic_video["vae_video.pixels"][0].transpose(0, 1)
+        agree(mimic_video, lambda run: run.policy.model.vae(longer)[None], mimic_video["vae_video.latents"])
+
+
+def test_mimic_video_velocities_and_actions(mimic_video: MimicVideoOracle) -> None:
+    agree(mimic_video, MimicVideoOracle.velocities, mimic_video["action.network_out"][:, :, 1:])
+    agree(mimic_video, MimicVideoOracle.actions, mimic_video["actions"])
+
+
+def test_mimic_video_chunks_of_one_video_in_the_engine(mimic_video: MimicVideoOracle) -> None:
+    engine = Engine(mimic_video.policy, steps=mimic_video.spec["sizes"]["steps"])
+    noise, recorded = mimic_video["noise_action"][0].cpu().numpy(), mimic_video["actions"][0].cpu()
+    with engine.observe(mimic_video.observation) as prefix:
+        for _ in range(2):
+            actions = torch.from_numpy(engine.act(prefix, noise=noise).actions)
+            assert distance(actions, recorded) <= (rounding(recorded) if mimic_video.exact else 0.1)
+
+
+def test_mimic_video_in_bfloat16(mimic_video: MimicVideoOracle, device: str) -> None:
+    half = MimicVideoOracle.load(mimic_video.run, device, "bfloat16")
+    in_half(half.text(), mimic_video["text.embedding"][0, : len(half.inputs.tokens)], half.layers)
+    in_half(half.latents(), mimic_video["vae.latents"], half.layers)
+    in_half(half.features(), mimic_video["hidden"], half.layers)
+    in_half(half.actions(), mimic_video["actions"], half.layers)

@@ -144,10 +144,11 @@ def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
 
 def _check_text_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError if tokens of text cannot be computed in that many groups of layers."""
-    given, layers = f"text_groups is {config.text_groups}, but", policy.config.prefix.depth
+    given = f"text_groups is {config.text_groups}, but"
     if policy.chain.acts != DENOISE or not (policy.chain.decodes and has_kernels(policy)):
         raise ValueError(f"{given} a {policy.config.kind} policy computes its text at once; use 1.")
     if not config.fast:
         raise ValueError(f"{given} plain torch computes tokens at once; set fast to true, or use 1.")
+    layers = policy.config.prefix.depth
     if config.text_groups > layers:
         raise ValueError(f"{given} the model has {layers} layers of text; give at most as many.")

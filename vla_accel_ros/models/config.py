@@ -184,6 +184,37 @@ class BlocksConfig:
 
 
 @dataclass(frozen=True)
+class T5Config:
+    """A T5 encoder. buckets: distances with a bias of their own, up to max_distance. gated: whether the MLP
+    has a gate. biases: layers that have a table of biases."""
+
+    width: int
+    depth: int
+    heads: int
+    head_dim: int
+    mlp: int
+    vocab: int
+    buckets: int
+    max_distance: int
+    gated: bool
+    biases: int
+    eps: float
+
+    def __post_init__(self) -> None:
+        check_whole(self, "config.text")
+        if self.biases not in (1, self.depth) or not isinstance(self.eps, float) or not 0 < self.eps < 1:
+            raise ValueError(
+                f"config.text: biases is {self.biases} and eps {self.eps!r}; give 1 or {self.depth}, and a "
+                "number between 0 and 1."
+            )
+        if self.buckets % 2 or not 4 <= self.buckets < 4 * self.max_distance:
+            raise ValueError(
+                f"config.text: buckets is {self.buckets} and max_distance {self.max_distance}; give an even "
+                "number of at least 4, and a distance of more than a quarter of it."
+            )
+
+
+@dataclass(frozen=True)
 class PiConfig:
     """A whole policy network.
 

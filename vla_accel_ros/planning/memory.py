@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -100,6 +101,8 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
     """Return the bytes of a pool."""
     if isinstance(sizes, XVLAConfig):  # rows that steps compute over again
         return slots * (sizes.prefix_rows + sizes.prompts) * sizes.width * 2
+    if isinstance(sizes, MimicVideoConfig):  # features of the video
+        return slots * sizes.settings.rows * sizes.video.width * 2
     g = sizes.prefix
     if isinstance(sizes, OpenVLAOFTConfig):  # image tokens alone
         return slots * 2 * len(sizes.image_names) * sizes.dino.tokens * g.width
@@ -228,6 +231,9 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
         rows, t = sizes.max_tokens, sizes.text
         kept = 2 * slots * sizes.views * sizes.image_tokens * t.width * (1 + len(sizes.taps))
         return 2 * rows * (8 * t.width + 3 * t.mlp) + _plain_tower(sizes.vision, 1) + kept
+    if isinstance(sizes, MimicVideoConfig):  # keys and values of a chunk, and a block's temporaries
+        v, d, rows = sizes.video, sizes.decoder, sizes.settings.rows
+        return 2 * rows * (2 * d.depth * d.heads * d.head_dim + 10 * v.width + v.mlp)
     if isinstance(sizes, XVLAConfig):  # a step's temporaries, and those of the first stage of the images
         rows = sizes.horizon + sizes.prefix_rows + sizes.prompts
         places = work.views * (sizes.image_size // 4) ** 2

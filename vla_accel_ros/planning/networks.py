@@ -11,6 +11,8 @@ import torch
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
+from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
+from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.checkpoint import empty as empty_openvla_oft
@@ -35,6 +37,8 @@ def network(sizes: Sizes) -> Any:
     with torch.device("meta"):
         if isinstance(sizes, GrootConfig):
             return Groot(sizes).to(torch.bfloat16)
+        if isinstance(sizes, MimicVideoConfig):
+            return MimicVideo(sizes).to(torch.bfloat16)
         if isinstance(sizes, XVLAConfig):
             return XVLA(sizes).to(torch.bfloat16)
         return SmolVLA(sizes).set_precision(torch.bfloat16)

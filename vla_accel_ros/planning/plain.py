@@ -12,6 +12,8 @@ import torch
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.mimic_video.config import CHANNELS, MimicVideoConfig
+from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -24,6 +26,8 @@ def calls(model: Any, sizes: Any, work: Work) -> dict[str, tuple[Call, ...]]:
     """Return the operations of encode, prefill and one step of denoise, or forward, for one robot."""
     if isinstance(sizes, OpenVLAOFTConfig):
         stages = _openvla_oft(model, sizes, work)
+    elif isinstance(sizes, MimicVideoConfig):
+        stages = _mimic_video(model, sizes, work)
     else:
         stages = _xvla(model, sizes, work) if isinstance(sizes, XVLAConfig) else _groot(model, sizes, work)
     return {name: trace(model, run) for name, run in stages.items()}
@@ -46,6 +50,30 @@ def _xvla(model: XVLA, sizes: XVLAConfig, work: Work) -> dict[str, Callable[[], 
 
     def encode() -> None:
         model.encode(half(work.views, 3, sizes.image_size, sizes.image_size))
+
+    return {"encode": encode, "prefill": prefill, "denoise": denoise}
+
+
+def _mimic_video(model: MimicVideo, sizes: MimicVideoConfig, work: Work) -> dict[str, Callable[[], object]]:
+    """prefill: the video, and the keys and values that a chunk reads of it. A prompt is encoded once for its
+    frames, so that is no part of them."""
+    s, half = sizes.settings, partial(torch.empty, dtype=torch.bfloat16)
+
+    def encode() -> None:
+        model.vae(half(s.img_horizon, 3, s.height, s.width))
+
+    def prefill() -> None:
+        latents, text = half(CHANNELS, s.observed, *s.latent), half(work.prompt, sizes.text.width)
+        video: dict[str, Any] = {}
+        for index in range(1 + s.stop_after_step):
+            video = model.video.step(latents, text, index, video.get("noisy"), video.get("clean"))
+        model.decoder.context(video["features"])
+
+    def denoise() -> None:
+        d, rows = sizes.decoder, (1, sizes.decoder.heads, s.rows, sizes.decoder.head_dim)
+        x, state = torch.empty(1, work.chunk or sizes.horizon, sizes.action_dim), half(1, sizes.state_dim)
+        context = [(half(*rows), half(*rows)) for _ in range(d.depth)]
+        model.decoder(x, torch.empty(1), torch.empty(1), state, context)
 
     return {"encode": encode, "prefill": prefill, "denoise": denoise}
 

@@ -13,6 +13,7 @@ from typing import Any
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
 from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
@@ -27,6 +28,7 @@ MODELS: dict[str, Sizes] = {
     "groot_n1_7": GROOT_N1_7,
     "groot_n1_5": GROOT_N1_5,
     "xvla": XVLA,
+    KIND: MIMIC_VIDEO,
     "openvla_oft": OPENVLA_OFT_LIBERO,
 }
 """The published sizes of each family."""
@@ -37,6 +39,7 @@ _READ: dict[str, Callable[[Any], Sizes]] = {
     "groot_n1_7": GrootConfig.from_json,
     "groot_n1_5": GrootConfig.from_json,
     "xvla": XVLAConfig.from_json,
+    KIND: MimicVideoConfig.from_json,
 }
 KEY = "vla_accel_ros"
 

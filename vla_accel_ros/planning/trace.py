@@ -84,7 +84,7 @@ class _Operations(TorchDispatchMode):
         if not flops:
             return Call(name, moved_bytes=moved, dtype=dtype, launches=2 if name.startswith(TWICE) else 1)
         matrix = next((tensor for tensor in weights if tensor.ndim > 1), None)
-        columns = outputs[0].shape[1 if outputs[0].ndim == 4 else -1]  # of a convolution: its channels
+        columns = outputs[0].shape[1 if outputs[0].ndim > 3 else -1]  # of a convolution: its channels
         rows = outputs[0].numel() // columns
         sizes = rows, columns, flops // (2 * rows * columns), flops
         if matrix is None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.operations import Op
 
-PlainSizes = GrootConfig | XVLAConfig | OpenVLAOFTConfig
+PlainSizes = GrootConfig | MimicVideoConfig | XVLAConfig | OpenVLAOFTConfig
 """Of families without stages of kernels."""
 Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
 ACTION_TOKENS = 7
@@ -113,6 +114,7 @@ LACKING: Mapping[type, tuple[str, ...]] = {
     OpenVLAConfig: ("fp8", "w8a8-int4"),
     SmolVLAConfig: ENGINE_PRECISIONS[1:],
     GrootConfig: ENGINE_PRECISIONS[1:],
+    MimicVideoConfig: ENGINE_PRECISIONS[1:],
     XVLAConfig: ENGINE_PRECISIONS[1:],
     OpenVLAOFTConfig: ENGINE_PRECISIONS[1:],
 }

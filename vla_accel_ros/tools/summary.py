@@ -13,6 +13,7 @@ from vla_accel_ros.models.checkpoints.conversion import provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
@@ -46,6 +47,11 @@ def summary(description: Description) -> str:
         line("vision", _vision(config.vision))
         line("language", f"{_stack(config.text)}, {config.vocab} tokens")
         line("actions by", f"{config.dit.width} x {config.dit.depth} layers, flow matching")
+    elif isinstance(config, MimicVideoConfig):
+        s, d = config.settings, config.decoder
+        line("vision", f"{s.img_horizon} frames of {s.height} x {s.width} pixels, {s.rows:,} rows of a video")
+        line("language", f"T5, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
+        line("actions by", f"{d.width} x {d.depth} layers on features of the video, flow matching")
     elif isinstance(config, XVLAConfig):
         line("vision", f"DaViT of {config.image_size} pixels, {config.image_tokens} tokens a view")
         line("language", f"BART, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")

@@ -30,7 +30,7 @@ from vla_accel_ros.models.checkpoints.checksum import sha256
 from vla_accel_ros.models.checkpoints.fields import OURS, PROVENANCE
 from vla_accel_ros.models.checkpoints.formats import Contents, Weights
 from vla_accel_ros.models.checkpoints.safetensors_writer import write_safetensors
-from vla_accel_ros.models.checkpoints.shards import SINGLE, Stored, inside
+from vla_accel_ros.models.checkpoints.shards import PICKLED, SINGLE, Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import Progress, is_finite
 from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.json_file import read_json
@@ -40,6 +40,7 @@ SMALL = (
     "assets/**/norm_stats.json",
     "backbone/*",
     "dataset_statistics.json",
+    "dataset_statistics/*.json",
     "eagle_assets/*",
     "embodiment_id.json",
     "paligemma_tokenizer.model",
@@ -48,6 +49,7 @@ SMALL = (
     "preprocessor_config.json",
     "processor_config.json",
     "statistics.json",
+    "text_encoder/*.json",
     "tokenizer*",
     "tokenizer/*",
     "train_config.json",
@@ -202,7 +204,7 @@ def _copy_small(source: Path, target: Path) -> dict[str, str]:
     files = {path for pattern in SMALL for path in source.glob(pattern)} | {source / name for name in named}
     hashes = {"config.json": sha256(source / "config.json")} if (source / "config.json").is_file() else {}
     for path in sorted(files):
-        if path.is_file():
+        if path.is_file() and path.suffix not in PICKLED:
             name = path.relative_to(source)
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(inside(source, path), target / name)

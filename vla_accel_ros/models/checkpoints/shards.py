@@ -91,7 +91,7 @@ def open_weights(file: Path) -> Any:
     """Open and map a safetensors file, or one of torch.save that a family names. Raises ValueError if it is
     incomplete or malformed."""
     check_pointer(file)
-    if file.suffix == ".pt":
+    if file.suffix in (".pt", ".pth"):
         return TorchFile(file)
     try:
         with file.open("rb") as opened:

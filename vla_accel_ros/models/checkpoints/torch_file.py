@@ -23,6 +23,7 @@ STORAGES = {
     "torch HalfStorage": ("F16", torch.float16),
     "torch DoubleStorage": ("F64", torch.float64),
     "torch LongStorage": ("I64", torch.int64),
+    "torch ByteStorage": ("U8", torch.uint8),
 }
 REBUILD, ORDERED = "torch._utils _rebuild_tensor_v2", "collections OrderedDict"
 _VALUES = ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1")

@@ -9,7 +9,7 @@ so that guidance can wrap it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from torch import Tensor
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 
 TIME_RULES = ("openpi", "lerobot")
+SUMMED = "summed"
+"""A family's rule: as openpi's, but each sum is in float64 before it is float32 (mimic-video)."""
 SHIFTED = "shifted:"
 """A family's rule of unequal steps, with its number s: t = s u / (1 + (s - 1) u) for u from 1 in equal steps
 (Esser et al., 2024, "Scaling Rectified Flow Transformers", 5.3.2)."""
@@ -74,14 +76,15 @@ def flow_times(steps: int, rule: str = "openpi") -> list[float]:
         shift = float(rule.removeprefix(SHIFTED))
         equal = [1.0 - i / steps for i in range(steps)]
         return [shift * u / (1.0 + (shift - 1.0) * u) for u in equal]
-    if rule not in TIME_RULES:
+    if rule not in (*TIME_RULES, SUMMED):
         raise ValueError(f"time_rule is '{rule}'; use one of {TIME_RULES}.")
     if rule == "lerobot":
         return [1.0 + i * (-1.0 / steps) for i in range(steps)]
-    t, dt, times = np.float32(1.0), np.float32(-1.0 / steps), []
+    wide: type[np.floating[Any]] = np.float64 if rule == SUMMED else np.float32
+    t, dt, times = np.float32(1.0), wide(-1.0 / steps), []
     for _ in range(steps):
         times.append(float(t))
-        t = t + dt
+        t = np.float32(t + dt)
     return times
 
 
