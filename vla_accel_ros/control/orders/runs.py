@@ -65,6 +65,7 @@ class Runs:
             return run
         self._leave(Ending(CANCELLED, f"a newer goal took its place: {prompt!r}"))
         self.run = run
+        self._robot.instruct(prompt)
         self.words.append(prompt)
         return run
 
@@ -79,6 +80,7 @@ class Runs:
     def hear(self, text: str) -> None:
         """Someone else gave an instruction."""
         ending = Ending(STOPPED, f"another instruction was given: {text!r}")
+        self._robot.instruct(text)
         if text.strip():
             self._leave(ending)
         elif self.run is not None:

@@ -37,6 +37,13 @@ TRAJECTORY = (
         "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
     ),
     Parameter(
+        "speed",
+        "1",
+        "How fast chunks are played: a share of the policy's own speed, above 0 and at most 1, or fast: as "
+        "fast as the limits allow (needs toppra); '; PATTERN=...' for tasks whose instruction matches. Not "
+        "in mode rtc.",
+    ),
+    Parameter(
         "stamp",
         "now",
         "Header stamp of a trajectory: now says when it begins, so that delivery costs no time; zero lets "
