@@ -103,8 +103,9 @@ def test_another_speed_is_reached_gradually():
 
 
 def test_a_robot_that_was_stopped_begins_a_new_chunk_at_its_beginning():
-    buffer = make_buffer("0.5", max_age_s=0.3)
+    buffer = make_buffer("0.5")
     buffer.update(observed(0.0, 0), 0)
+    buffer.stop(S // 5)
     stood = buffer.reference(S // 2)[0]
     path = buffer.update(observed(stood[0] / 0.4, S // 2, 1), 7 * S // 10)
     assert path is not None
