@@ -169,6 +169,7 @@ def test_a_goal_and_an_instruction_set_the_speed_of_their_task():
         robot.run(0.3)
         robot.node.motion.runs.begin(task)
         robot.run(1.0, goal=1.8)
+        assert 20 <= robot.node.motion.runs.queued() <= 32  # of 32 actions
         peaks.append(np.abs(np.diff(robot.path, axis=0)).max())
         told = [words for _, words in robot.robot.log if task in words]
         assert any(words.startswith("speed") for words in told)
