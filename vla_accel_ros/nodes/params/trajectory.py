@@ -39,9 +39,8 @@ TRAJECTORY = (
     Parameter(
         "speed",
         "1",
-        "How fast chunks are played: a share of the policy's own speed, above 0 and at most 1, or fast: as "
-        "fast as the limits allow (needs toppra); '; PATTERN=...' for tasks whose instruction matches. Not "
-        "in mode rtc.",
+        "Share of the policy's own speed at which chunks are played, or fast: as fast as the limits allow; "
+        "'; PATTERN=...' for tasks whose instruction matches (docs/guide/skills.md).",
     ),
     Parameter(
         "stamp",
