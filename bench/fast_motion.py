@@ -51,10 +51,9 @@ def tasks(given: Given) -> Row:
         if family != FOLLOW:
             row |= {"share": _share(usual, fast), "moving": _share(usual, fast, FIXED_S)}
         rows.append(row)
-    timed = [
-        (episodes[a], episodes[b]) for f in (REACH, PLACE) for a, b in zip(jobs[f, USUAL], jobs[f, FAST])
-    ]
-    usual, fast = zip(*timed)
+    usual, fast = (
+        [episodes[job] for family in (REACH, PLACE) for job in jobs[family, speed]] for speed in (USUAL, FAST)
+    )
     return {
         "denoise_steps": DENOISE_STEPS,
         "noise": COHERENT,
