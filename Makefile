@@ -105,6 +105,7 @@ fuzz: venv-test  ## a million damaged inputs, as many of rings and schedules, 25
 	$(BIN)/python test/control/adversary.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_many.py --events 10000000 --processes $$(nproc)
 	$(BIN)/python test/control/adversary_of_extremes.py --events 5000000 --processes $$(nproc)
+	$(BIN)/python test/control/adversary_of_speeds.py --events 5000000 --processes $$(nproc)
 
 docs:  ## the documentation as a site, in out/site; installs mkdocs-material into an environment of its own
 	@python=$$(bash scripts/python.sh $(PYTHON)) && { [ -x $(SITE)/mkdocs ] || "$$python" -m venv out/docs; }

@@ -106,6 +106,7 @@ setup(
         "trace": ["perfetto"],
         "serve": ["msgpack", "opencv-python-headless", "pillow", "websockets>=13"],
         "view": ["pin"],
+        "fast": ["toppra>=0.6.10"],
         "fleet": ["ray"],
     },
     zip_safe=False,

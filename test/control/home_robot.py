@@ -32,9 +32,9 @@ class Robot:
 
     turns: the joints turn without end, and are measured in -pi..pi. silent: joint_states do not come. sag:
     float64 [2], of the joints as they are measured. off: they stay, whatever is commanded. by_action: the
-    controller goes home by its action; another: so does the controller of a gripper. Attributes: `path`,
-    where the joints were at each tick, float64 [2]; `sent`, how many messages the controller got; `answers`,
-    by service.
+    controller goes home by its action; another: so does the controller of a gripper. tasks: how fast chunks
+    are played. Attributes: `path`, where the joints were at each tick, float64 [2]; `sent`, how many messages
+    the controller got; `answers`, by service.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Robot:
         by_action: bool = False,
         speed: float = 1.0,
         another: bool = False,
+        tasks: str = "1",
     ) -> None:
         bound, self._turning, self.now = 20.0 if turns else 2.0, turns, 1000 * S
         shape = np.full(2, bound)
@@ -63,7 +64,7 @@ class Robot:
         if another:
             actions["gripper/joint_trajectory"] = EndlessAction()
         contract = make_contract(kind, joints, home=home)
-        parameters = Parameters(Options(move_speed=speed))
+        parameters = Parameters(Options(move_speed=speed, speed=tasks))
         self.clock, self.graph = Clock(lambda: self.now, simulated=True), Graph()
         self.node = Process(contract, parameters, self.clock, self._line, None, False, actions, self.graph)
 

@@ -14,6 +14,7 @@ from adversary_faults import FAULTS, Episode
 from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_hands import EpisodeOfHands
 from adversary_of_many import MORE, EpisodeOfMany
+from adversary_of_speeds import EpisodeOfSpeeds
 from adversary_orders import ORDERS
 from adversary_person import PERSON
 from adversary_scene import KINDS, MODES
@@ -156,6 +157,13 @@ def test_robots_and_parameters_at_the_ends_of_what_is_allowed_break_no_limit_eit
 
 def test_hands_keep_the_limits_of_their_joints_their_speed_and_their_box():
     played = list(results(EVENTS // 2, first=200, episode_of=EpisodeOfHands))
+    broken = [str(result) for result in played if result.broken]
+    assert not broken, "\n".join(broken)
+    assert np.mean([result.moved for result in played]) > 0.1
+
+
+def test_slow_tasks_and_motion_as_fast_as_the_limits_allow_break_no_limit_either():
+    played = list(results(2 * FURTHER, first=50, episode_of=EpisodeOfSpeeds))
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([result.moved for result in played]) > 0.1

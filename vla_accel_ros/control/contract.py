@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.chunking.tempo import USUAL, Tempo
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.rows import Layout
-from vla_accel_ros.control.limits.joint_limits import Limited
+from vla_accel_ros.control.limits.joint_limits import JointLimits, Limited
 from vla_accel_ros.control.outputs.output import Controller
 
 
@@ -92,7 +93,8 @@ class Options:
     """The parameters of the trajectory node that the motion follows (nodes/params/trajectory.py).
 
     execution_horizon: None for all actions. switches: whether ~/release has the controller manager switch;
-    release_to: controllers that it activates then. run_timeout_s, run_stall_s: see runs.py.
+    release_to: controllers that it activates then. run_timeout_s, run_stall_s: see runs.py. speed: see
+    chunking/tempo.py.
     """
 
     mode: Mode = "blend"
@@ -103,6 +105,22 @@ class Options:
     release_to: tuple[str, ...] = ()
     run_timeout_s: float = 0.0
     run_stall_s: float = 10.0
+    speed: str = USUAL
+
+    def make_tempo(self, contract: Contract) -> Tempo | None:
+        """The speed of chunks; None for the policy's own. Raises ValueError where there can be no other."""
+        if self.speed == USUAL:
+            return None
+        if self.mode == "rtc":
+            raise ValueError(
+                f"speed is {self.speed!r} and mode rtc, which has chunks agree with what is executed at the "
+                "policy's own speed: give mode blend, or speed 1"
+            )
+        if contract.twist is not None:
+            raise ValueError(
+                f"speed is {self.speed!r} and the policy gives twists, which have a speed already: give 1"
+            )
+        return Tempo(self.speed, JointLimits.of(contract.action_joints))
 
     def make_twist(self, contract: Contract) -> TwistBuffer | None:
         """The buffer of the hand's velocities; None if no controller takes them."""

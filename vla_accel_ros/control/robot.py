@@ -61,7 +61,9 @@ class Robot:
         self.columns = [contract.joint_names.index(joint.name) for joint in contract.action_joints]
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
         layout, limits = contract.layout, JointLimits.of(contract.action_joints)
-        self._rows = None if layout is None else Rows(layout, limits, options.mode == "block")
+        self._tempo = options.make_tempo(contract)
+        whole = options.mode == "block" or self._tempo is not None
+        self._rows = None if layout is None else Rows(layout, limits, whole)
         hands = () if layout is None else layout.hands
         collisions = contract.collisions
         self._guard = HandGuard(hands, limits, collisions) if hands or collisions else None
@@ -83,6 +85,7 @@ class Robot:
             execution_horizon=options.execution_horizon,
             max_age_s=max_age_s,
             guard=self._guard,
+            tempo=self._tempo,
         )
         following = FollowingError(
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
@@ -131,6 +134,12 @@ class Robot:
             self.warn_sometimes("reach", f"chunk {chunk.request_id} is cut: {self._rows.cut}")
         return targets
 
+    def instruct(self, task: str) -> None:
+        """Another instruction was given, which may have a speed of its own."""
+        if self._tempo is not None and task.strip() and task != self._tempo.task:
+            self._tempo.task = task
+            self.log.append(("info", f"speed {self._tempo} for {task!r}"))
+
     def slowed(self, path: Trajectory) -> Trajectory:
         """A motion of all joints from rest to rest, so slow that no hand is too fast."""
         return path if self._guard is None else self._guard.slowed(path)
@@ -165,7 +174,10 @@ class Robot:
         stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
         columns, follower = self.columns, self.follower
         fault = follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
-        self.outputs.measured(newest, stamps_ns, follower.believes(stamp_ns))
+        believed = follower.believes(stamp_ns)
+        self.outputs.measured(newest, stamps_ns, believed)
+        if self._tempo is not None and believed and follower.joining.begun:
+            self._tempo.measure(newest[columns], *follower.buffer.reference(stamp_ns))
         return fault
 
     def _count_turns(self) -> None:

@@ -14,6 +14,7 @@ from world import Clock, Parameters, Process, StreamLine
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Controller
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import MotionState
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
@@ -27,7 +28,7 @@ OUT = np.array([-0.7, -0.7, 0.0])
 class HandArm:
     """A UR5e that is where it was last commanded. Attribute `commands`: with their times."""
 
-    def __init__(self, folder: Path, hand: str) -> None:
+    def __init__(self, folder: Path, hand: str, speed: str = "1", late_ns: int = 2 * TICK_NS) -> None:
         contract = load(folder, text(hand))
         names = contract.joint_names
         stream = Controller("arm/commands", names, "forward_command", rate_hz=100.0)
@@ -35,8 +36,9 @@ class HandArm:
         self.contract: Contract = replace(contract, controllers=(stream,), joints=joints)
         self.now, self.where, self.request = 1000 * S, START.copy(), 0
         self.commands: list[tuple[int, np.ndarray]] = []
+        parameters, self._late_ns = Parameters(Options(speed=speed)), late_ns
         self.node = Process(
-            self.contract, Parameters(), Clock(lambda: self.now), lambda _: StreamLine(self._take)
+            self.contract, parameters, Clock(lambda: self.now), lambda _: StreamLine(self._take)
         )
 
     def _take(self, command: np.ndarray) -> None:
@@ -50,7 +52,7 @@ class HandArm:
             self.node.joints(self.contract.joint_names, self.where, self.now)
             if row is not None and tick % 10 == 0:
                 self.request += 1
-                self.node.chunk(make_chunk([row] * 10, self.now - 2 * TICK_NS, 0.05, self.request))
+                self.node.chunk(make_chunk([row] * 10, self.now - self._late_ns, 0.05, self.request))
             self.node.tick()
             if tick % 2 == 0:
                 self.node.watch()
@@ -79,6 +81,15 @@ def test_hand_moves_as_its_chunks_say(tmp_path):
     arm.judge()
     moved = arm.tip - begin
     assert 0.12 < moved[2] < 0.22 and np.abs(moved[:2]).max() < 0.01  # 0.1 m/s for about two seconds
+
+
+def test_slow_task_moves_the_hand_at_a_share_of_what_its_chunks_say(tmp_path):
+    """Also by chunks whose first rows are past by the clock, and ahead along the path."""
+    arm = HandArm(tmp_path, "preset: libero, relative_to: commanded, ", "0.25", 12 * TICK_NS)
+    begin = arm.tip
+    arm.run(2.0, [0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.02])
+    arm.judge()
+    assert 0.02 < (arm.tip - begin)[2] < 0.045
 
 
 def test_arm_that_is_stretched_out_stops_smoothly_says_why_and_comes_back(tmp_path):

@@ -25,6 +25,7 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.crossing import Knots, crossing
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
+from vla_accel_ros.control.chunking.tempo import Tempo
 from vla_accel_ros.control.kinematics.guard import HandGuard
 from vla_accel_ros.control.limits import joint_limits
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
@@ -53,7 +54,7 @@ class TrajectoryBuffer:
         that is already committed stays committed.
     execution_horizon: number of actions of a chunk that `block` executes; None for all.
     max_age_s: a sent path begins to brake this long after the stamp of the newest chunk.
-    guard: of hands, whose limits a plan keeps, too.
+    guard: of hands, whose limits a plan keeps, too. tempo: None to play chunks as the policy timed them.
 
     Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
     clock_jumps), `latency_s` (now - stamp of the last chunk), `report` (of the last limiting) and `plan`. Use
@@ -70,6 +71,7 @@ class TrajectoryBuffer:
         execution_horizon: int | None = None,
         max_age_s: float = math.inf,
         guard: HandGuard | None = None,
+        tempo: Tempo | None = None,
     ):
         if mode not in MODES:
             raise ValueError(f"mode = {mode!r} is unknown: choose {' or '.join(MODES)}")
@@ -84,7 +86,7 @@ class TrajectoryBuffer:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
-        self.guard = guard or HandGuard((), limits)
+        self.guard, self.tempo = guard or HandGuard((), limits), tempo
         self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
@@ -108,6 +110,8 @@ class TrajectoryBuffer:
         self._committed_ns: int | None = None
         self._busy_until_ns: int | None = None
         self._newest: tuple[int, int] | None = None
+        if self.tempo is not None:
+            self.tempo.forget()
 
     @property
     def kept_s(self) -> float:
@@ -155,34 +159,45 @@ class TrajectoryBuffer:
             self.counts["refused"] += 1
             raise
         now_ns = self._present(now_ns)
-        commit_ns, step_ns = self.commit_ns(now_ns), round(chunk.step_dt_s * 1e9)
-        due_ns = np.rint(np.arange(1, chunk.horizon + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
-        due_ns += commit_ns if self.mode == "block" else chunk.stamp_ns
-        ahead = due_ns >= commit_ns + step_ns
-        ahead[chunk.executed :] = False
-        if self.mode == "block" and self.execution_horizon is not None:
-            ahead[self.execution_horizon :] = False
+        commit_ns = self.commit_ns(now_ns)
+        times_ns, actions = self._ahead(chunk, commit_ns)
         number = (chunk.stamp_ns, chunk.request_id)
         if self._newest is not None and number <= self._newest:
             verdict = "out_of_order"
         elif self._busy_until_ns is not None and min(now_ns, chunk.stamp_ns) < self._busy_until_ns:
             verdict = "early"
         else:
-            verdict = "accepted" if ahead.any() else "past"
+            verdict = "accepted" if len(times_ns) else "past"
         if verdict != "accepted":
             self.counts[verdict] += 1
             return self._renew(chunk.stamp_ns, now_ns) if verdict == "early" else None
-        knots = self._join(commit_ns, due_ns[ahead], self.counted(chunk)[ahead], self._blend_ns)
+        knots = self._join(commit_ns, times_ns, actions, self._blend_ns)
         plan, report = self.guard.enforce(self.joints, *knots, self.limits)
         if clock_ns is not None and (clock_ns() - now_ns) * 1e-9 > self.lead_s:
             self.counts["slow"] += 1
             return None
         self.counts["accepted"] += 1
+        if self.tempo is not None:
+            self.tempo.accept()
         self._newest, self.report = number, report
         self.latency_s = (now_ns - chunk.stamp_ns) * 1e-9
         self.plan = self._kept(now_ns, commit_ns, plan)
         self._busy_until_ns = self.plan.end_ns if self.mode == "block" else None
         return self._send(now_ns, commit_ns, self._until_ns(chunk.stamp_ns))
+
+    def _ahead(self, chunk: Chunk, commit_ns: int) -> tuple[np.ndarray, np.ndarray]:
+        """The actions at least a step after commit_ns, float64 [N, D], and when they are due, int64 [N]."""
+        block, actions = self.mode == "block", self.counted(chunk)[: chunk.executed]
+        if block and self.execution_horizon is not None:
+            actions = actions[: self.execution_horizon]
+        if self.tempo is not None:
+            if commit_ns > self._on_plan_until_ns:
+                self.tempo.rest(self._on_plan_until_ns)
+            return self.tempo.play(actions, chunk.step_dt_s, None if block else chunk.stamp_ns, commit_ns)
+        due_ns = np.rint(np.arange(1, len(actions) + 1) * chunk.step_dt_s * 1e9).astype(np.int64)
+        due_ns += commit_ns if block else chunk.stamp_ns
+        ahead = due_ns >= commit_ns + round(chunk.step_dt_s * 1e9)
+        return due_ns[ahead], actions[ahead]
 
     def steer(self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int) -> Trajectory:
         """Returns the trajectory to send towards what a person commands, whatever the mode.

@@ -65,6 +65,7 @@ class Runs:
             return run
         self._leave(Ending(CANCELLED, f"a newer goal took its place: {prompt!r}"))
         self.run = run
+        self._robot.instruct(prompt)
         self.words.append(prompt)
         return run
 
@@ -79,6 +80,7 @@ class Runs:
     def hear(self, text: str) -> None:
         """Someone else gave an instruction."""
         ending = Ending(STOPPED, f"another instruction was given: {text!r}")
+        self._robot.instruct(text)
         if text.strip():
             self._leave(ending)
         elif self.run is not None:
@@ -105,9 +107,12 @@ class Runs:
 
     def queued(self) -> int:
         """Actions of the newest chunk that are still ahead."""
-        plan, step_dt_s = self._robot.follower.buffer.plan, self._robot.contract.chunk.step_dt_s
-        ahead_ns = 0 if plan is None else plan.end_ns - self._robot.clock.now_ns()
-        return max(0, int(ahead_ns * 1e-9 / step_dt_s))
+        buffer, now_ns = self._robot.follower.buffer, self._robot.clock.now_ns()
+        end_ns = now_ns if buffer.plan is None else buffer.plan.end_ns
+        ahead_s = (end_ns - now_ns) * 1e-9
+        if buffer.tempo is not None:
+            ahead_s = buffer.tempo.way_s(end_ns) - buffer.tempo.way_s(now_ns)
+        return max(0, int(ahead_s / self._robot.contract.chunk.step_dt_s))
 
     def _refusal(self, prompt: str) -> str:
         if not prompt.strip():

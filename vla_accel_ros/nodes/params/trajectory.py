@@ -37,6 +37,12 @@ TRAJECTORY = (
         "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
     ),
     Parameter(
+        "speed",
+        "1",
+        "Share of the policy's own speed at which chunks are played, or fast: as fast as the limits allow; "
+        "'; PATTERN=...' for tasks whose instruction matches (docs/guide/skills.md).",
+    ),
+    Parameter(
         "stamp",
         "now",
         "Header stamp of a trajectory: now says when it begins, so that delivery costs no time; zero lets "

@@ -160,6 +160,7 @@ class TrajectoryNode(ManagedNode):
             tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip()),
             value(self, "run_timeout_s"),
             value(self, "run_stall_s"),
+            value(self, "speed"),
         )
         twist, clock = options.make_twist(contract), NodeClock(self)
         sent = [make_output(self, contract, controller, twist) for controller in contract.controllers]

@@ -46,6 +46,7 @@ def motion_line(robot: Robot, faults: Collection[str], human: str, now_ns: int) 
         "image_to_trajectory p99 [ms]": stats.p99_s * 1e3,
         "trajectories": stats.runs,
         **{f"chunks {verdict}": count for verdict, count in (buffer.counts + follower.counts).items()},
+        **({} if buffer.tempo is None else {"speed": f"{buffer.tempo} for {buffer.tempo.task!r}"}),
         "limits": str(buffer.report) if buffer.report is not None else "nothing sent yet",
     }
     return status(

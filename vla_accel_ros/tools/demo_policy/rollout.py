@@ -18,6 +18,8 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
+from vla_accel_ros.control.chunking.tempo import USUAL
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.horizon import ALL, Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
@@ -72,7 +74,8 @@ class Handover:
     """How chunks follow each other: the trajectory buffer's mode, and for `rtc` the guidance of a chunk.
 
     execution_horizon: actions of a chunk that `block` executes; None means all. noise: initial noise of
-    chunks, see models.flow.noise, from the episode's seed. horizon: see control.horizon.
+    chunks, see models.flow.noise, from the episode's seed. horizon: see control.horizon. speed: see
+    control.chunking.tempo.
     """
 
     mode: Mode = "blend"
@@ -80,6 +83,7 @@ class Handover:
     rtc: RtcSettings = field(default_factory=RtcSettings)
     noise: str = EngineConfig.noise
     horizon: str = ALL
+    speed: str = USUAL
 
     def __post_init__(self) -> None:
         if self.noise not in KINDS:
@@ -265,8 +269,13 @@ class _Arm:
 
     def __init__(self, session: Session) -> None:
         handover, contract, self._robot = session.handover, session.contract, session.robot
+        options = Options(handover.mode, speed=handover.speed)
         self._buffer = TrajectoryBuffer(
-            contract.joint_names, session.limits, handover.mode, execution_horizon=handover.execution_horizon
+            contract.joint_names,
+            session.limits,
+            handover.mode,
+            execution_horizon=handover.execution_horizon,
+            tempo=options.make_tempo(contract),
         )
         self._buffer.reset(self._robot.state())
         self._controllers = ArmControllers()
@@ -289,13 +298,15 @@ class _Arm:
         if self._sent is not None and now_ns < self._sent.end_ns:
             committed_ns = self._buffer.committed_until_ns
             assert committed_ns is not None
-            first = next(i for i in range(chunk.horizon) if chunk.due_ns(i) >= committed_ns + _ns(1))
+            first = next((i for i in range(chunk.horizon) if chunk.due_ns(i) >= committed_ns + _ns(1)), -1)
             old, _ = self._sent.sample(chunk.due_ns(first))
             self._seams.append(chunk.actions[first, :5] - old[:5])
         self._sent = trajectory
 
     def move(self, frame: int) -> None:
         self._robot.advance((frame + 1) * FRAME_S, self._controllers)
+        if (tempo := self._buffer.tempo) is not None:
+            tempo.measure(self._robot.state(), self._robot.target, self._robot.target_velocity)
         self._commanded.append(self._robot.target[:5])
         self._measured.append(self._robot.state()[:5])
 
