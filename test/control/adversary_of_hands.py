@@ -50,17 +50,7 @@ def chain(arm: str) -> Arm:
     return Arm(urdf, names, JointLimits(low, high, np.ones_like(low), np.ones_like(low)), "l0", "tool0")
 
 
-LEFT_OUT = (
-    "held up",
-    "stall",
-    "clock",
-    "restart",
-    "release",
-    "reactivate",
-    "reset",
-    "deactivate",
-    "drive off",
-)
+LEFT_OUT = ()
 
 
 class EpisodeOfHands(Episode):

@@ -164,13 +164,25 @@ class CommandStream:
             moving = np.zeros_like(position)
             if elapsed_s <= STOOD_S and state.velocity is not None:
                 moving = state.velocity
-            led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
+            led = self._towards(state.position, moving, position, velocity, step_s)
             position = np.where(self._on_path, position, led[0])
             velocity = np.where(self._on_path, velocity, led[1])
             self._on_path |= led[2]
         self._state = TrajectoryPoint(now_ns, position, velocity)
         self._past.append(self._state)
         return self._state
+
+    def _towards(
+        self, p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, step_s: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """step_towards, all joints in step if they move a hand."""
+        led = step_towards(p, v, goal_p, goal_v, step_s, self._limits)
+        guard = self._limits.guard
+        if guard is None:
+            return led
+        slowed = guard.step((p, v), *led[:2], step_s)
+        self._on_path[:] = False
+        return led if slowed is None else (*slowed, np.zeros(len(p), bool))
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """The last command at or before a time, float64 [D]. After a late tick this differs from the path.

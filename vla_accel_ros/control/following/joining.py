@@ -19,7 +19,7 @@ from collections import Counter
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.following.joint_faults import usual
+from vla_accel_ros.control.following.joint_faults import SAG, resting, usual
 from vla_accel_ros.control.following.watchdog import (
     ANYTHING,
     HOMING,
@@ -41,8 +41,6 @@ _STILL_OF_SPEED, _STILL = 0.1, 0.002
 _TURN = 2.0 * math.pi
 _LEFT_NS = 50_000_000
 _STAND_NS = 200_000_000
-# Share of the usual following distance that joints keep when they stand still.
-_SAG = 0.2
 
 
 class Joining:
@@ -62,6 +60,7 @@ class Joining:
         slow = np.maximum(_STILL_OF_SPEED * buffer.limits.velocity * _STAND_NS * 1e-9, _STILL)
         self._still = np.minimum(_STILL_OF_RANGE * self._range, slow)
         self.usual, self.waits = usual(buffer.limits.velocity), False
+        self._least = resting(buffer.limits)
         self.forget()
 
     def forget(self) -> None:
@@ -158,7 +157,7 @@ class Joining:
     def approach_ns(self) -> int:
         """Duration of a join from the commanded to the measured position, or to the end of the range that is
         nearest to it; the distance is at least the usual one."""
-        distance = self.usual
+        distance, goal = self._least, np.zeros_like(self._least)
         if self.measured is not None:
             limits = self._buffer.limits
             position = np.clip(
@@ -166,8 +165,8 @@ class Joining:
             )
             goal = np.clip(position, limits.lower, limits.upper)
             farthest = np.fmax(np.abs(goal - position), np.abs(goal - self.setpoint))
-            distance = np.fmax(distance, farthest + _SAG * self.usual)
-        return self._buffer.rest_to_rest_ns(distance)
+            distance = np.fmax(distance, farthest + SAG * self.usual)
+        return self._buffer.rest_to_rest_ns(distance, goal)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
         """Joints were measured, believed or not."""
@@ -244,8 +243,8 @@ class Joining:
         distance = np.maximum(np.abs(goal - commanded), np.abs(goal - measured))
         if not self.begun:
             distance = np.fmax(distance, np.abs(goal - self.setpoint))
-        distance += np.minimum(_SAG * self.usual, distance / 10.0)
-        join = self._buffer.go_to(goal, np.where(moved, np.maximum(distance, self.usual), distance), now_ns)
+        distance += np.minimum(SAG * self.usual, distance / 10.0)
+        join = self._buffer.go_to(goal, np.where(moved, np.maximum(distance, self._least), distance), now_ns)
         self._counts["joins"] += bool(moved.any())
         self.rest_ns = self.until_ns = join.end_ns
         self.begun = self._joined = True

@@ -14,9 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.following.joint_faults import FollowingError, usual
+from vla_accel_ros.control.following.joint_faults import FollowingError, resting
 from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, RELEASED
 from vla_accel_ros.control.holds import RESTARTED
+from vla_accel_ros.control.kinematics.guard import guarded
 from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
 from vla_accel_ros.control.orders.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.orders.order import Steps, come_to_rest, until_at_rest
@@ -84,7 +85,7 @@ class Homing:
         contract = robot.contract
         self._robot, self._home, self._speed = robot, dict(contract.home), robot.options.move_speed
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
-        self._limits = JointLimits.of(self._joints) if self._joints else None
+        self._limits = guarded(contract, [j.name for j in self._joints]) if self._joints else None
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
@@ -292,9 +293,9 @@ class Homing:
         now_ns = robot.clock.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
         # joints that only twists move otherwise.
-        distance = usual(limits.velocity) + np.abs(position - start)
-        first_ns = max(robot.approach_ns, round(rest_to_rest_s(distance, limits) * 1e9))
-        whole = robot.slowed(move(names, start, goal, limits, self._speed, now_ns + first_ns))
+        distance = resting(limits) + np.abs(position - start)
+        first_ns = max(robot.approach_ns, round(rest_to_rest_s(distance, start, limits) * 1e9))
+        whole = move(names, start, goal, limits, self._speed, now_ns + first_ns)
         moves = []
         for output in self._outputs:
             topic, share = output.controller.topic, whole.select(output.controller.joints)
@@ -346,5 +347,4 @@ class Homing:
         return ""
 
     def _limits_of(self, names: tuple[str, ...]) -> JointLimits:
-        joints = {joint.name: joint for joint in self._joints}
-        return JointLimits.of(joints[name] for name in names)
+        return guarded(self._robot.contract, names)
