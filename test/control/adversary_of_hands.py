@@ -1,12 +1,14 @@
 """A random adversary of policies that move a hand: `python test/control/adversary_of_hands.py --events N`.
 
 It plays what adversary.py does with a UR5e or a Panda whose chunks are poses, of every meaning and form of
-rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. The
-faults in LEFT_OUT do not come: what is caught up with or joined after them moves as joints may.
+rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. Not
+judged are the motions of others, the instants that executed.py spares (a controller's own step), and that the
+hand is out of its box where others have put it: only that it goes no further.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from dataclasses import replace
@@ -39,6 +41,9 @@ RANGES = {"ur5e": [(-2 * np.pi, 2 * np.pi)] * 6, "panda": PANDA_RANGES}
 LOOK_NS = 4_000_000
 KINDS_OF_HANDS = ("joint_trajectory", "forward_command")
 TOLERANCE = 1.001
+STOPS = 1.5
+"""How many times as fast as it may a hand may be in a stop after the clock was set; joints are judged so,
+too."""
 
 
 @cache
@@ -48,9 +53,6 @@ def chain(arm: str) -> Arm:
     names = tuple(f"j{i + 1}" for i in range(len(low)))
     urdf = ur5e_urdf() if arm == "ur5e" else panda_urdf()
     return Arm(urdf, names, JointLimits(low, high, np.ones_like(low), np.ones_like(low)), "l0", "tool0")
-
-
-LEFT_OUT = ()
 
 
 class EpisodeOfHands(Episode):
@@ -81,8 +83,7 @@ class EpisodeOfHands(Episode):
             angular=rng.choice((0.5, 1.5, 3.0)),
             box=box,
         )
-        faults = tuple(n for n in (FAULTS if faults is None else faults) if n not in LEFT_OUT)
-        super().__init__(seed, faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz)
+        super().__init__(seed, tuple(FAULTS) if faults is None else faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz)
         self.where = MIDDLE[self._arm] + self.array.uniform(-0.2, 0.2, len(self.where))
         self.controller.hold(self.where.copy(), 0)
 
@@ -127,18 +128,22 @@ class EpisodeOfHands(Episode):
         super()._judge()
         if self.robot.kind == "joint_trajectory":
             times, positions = self.controller.path(self.end_ns)
+            spared, placed = self.controller.spared + self.foreign, self.controller.own_ns
         else:
             times = np.array([t for t, _ in self.ticks] or [0])
             positions = np.array([p for _, p in self.ticks] or [self.where])
+            spared = [(times[max(k - 1, 0)], times[min(k, len(times) - 1)]) for k in self.anew]
+            placed = [end for _, end in spared]
         if len(times) < 3:
             return
         looks = np.arange(times[0], times[-1], LOOK_NS)
         joints = np.stack([np.interp(looks, times, column) for column in positions.T], axis=1)
         poses = np.array([FORWARD[self._arm](row) for row in joints])
         step_s = LOOK_NS * 1e-9
-        judged = np.ones(len(looks) - 1, bool)
-        for begin, end in self.controller.spared + self.controller.eased:
-            judged &= (looks[1:] < begin) | (looks[:-1] > end)
+        judged = np.ones(len(looks) - 1)
+        for windows, share in ((self.controller.eased, 1.0 / STOPS), (spared, 0.0)):
+            for begin, end in windows:
+                judged[(looks[1:] >= begin) & (looks[:-1] <= end)] = share
         speed = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1) * judged / step_s
         turned = np.swapaxes(poses[:-1, :3, :3], 1, 2) @ poses[1:, :3, :3]
         cosine = (np.trace(turned, axis1=1, axis2=2) - 1.0) / 2.0
@@ -151,11 +156,26 @@ class EpisodeOfHands(Episode):
                 by = float(values.max() / most)
                 self.broken.append(Broken(f"speed of the {what}", looks[at] * 1e-9, by))
         if self._hand.box is not None:
-            lower, upper = np.array(self._hand.box.lower), np.array(self._hand.box.upper)
-            beyond = np.maximum(lower - poses[:, :3, 3], poses[:, :3, 3] - upper).max(axis=1)
-            if beyond.max() > max(1e-3, beyond[0] + 1e-4):
-                at = int(beyond.argmax())
-                self.broken.append(Broken("box of the hand", looks[at] * 1e-9, 1.0 + float(beyond.max())))
+            self._judge_box(looks, poses[:, :3, 3], placed)
+
+    def _judge_box(self, looks: np.ndarray, tips: np.ndarray, placed: list[int]) -> None:
+        """The hand is no further out of its box than where others last left it. placed: when they did."""
+        box = self._hand.box
+        assert box is not None
+        beyond = np.maximum(np.array(box.lower) - tips, tips - np.array(box.upper)).max(axis=1)
+        ends = [end for _, end in self.foreign]
+        begins = np.unique(np.searchsorted(looks, [looks[0], *placed, *ends]))
+        for begin, end in itertools.pairwise([*begins.tolist(), len(looks)]):
+            part = np.where(self._moved_by_others(looks[begin:end]), -np.inf, beyond[begin:end])
+            if len(part) and part.max() > max(1e-3, beyond[begin] + 1e-4):
+                at = begin + int(part.argmax())
+                self.broken.append(Broken("box of the hand", looks[at] * 1e-9, 1.0 + float(part.max())))
+
+    def _moved_by_others(self, looks: np.ndarray) -> np.ndarray:
+        others = np.zeros(len(looks), bool)
+        for begin, end in self.foreign:
+            others |= (looks >= begin) & (looks <= end)
+        return others
 
 
 if __name__ == "__main__":
