@@ -80,6 +80,7 @@ class CommandStream:
 
     Attributes for diagnostics: `counts` (late: late ticks; joined: trajectories that did not continue the
     previous one).
+    `astray`: why no step leads a hand to the path, empty if one does.
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
@@ -87,7 +88,7 @@ class CommandStream:
             raise ValueError(
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
-        self.joints, self.counts = tuple(joints), Counter[str]()
+        self.joints, self.counts, self.astray = tuple(joints), Counter[str](), ""
         self._limits, self._ticks = limits, Ticks(period_s)
         self._past = deque[TrajectoryPoint](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
@@ -180,9 +181,15 @@ class CommandStream:
         guard = self._limits.guard
         if guard is None:
             return led
-        slowed = guard.step((p, v), *led[:2], step_s)
         self._on_path[:] = False
-        return led if slowed is None else (*slowed, np.zeros(len(p), bool))
+        try:
+            slowed = guard.step((p, v), *led[:2], step_s)
+        except ValueError as refusal:
+            self.astray = str(refusal)
+            state = TrajectoryPoint(0, p, v)
+            position, velocity = brake(self.joints, state, self._limits).sample(round(step_s * 1e9))
+            return position, velocity, self._on_path
+        return led if slowed is None else (*slowed, self._on_path)
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """The last command at or before a time, float64 [D]. After a late tick this differs from the path.

@@ -193,8 +193,8 @@ class Joining:
         """The joint states are late: nobody saw whether the joints moved meanwhile."""
         self._stayed = _STILL_OF_RANGE
 
-    def mistrust(self, joint: int) -> None:
-        """This joint must be joined, wherever it is measured."""
+    def mistrust(self, joint: int | slice) -> None:
+        """This joint, or all, must be joined, wherever it is measured."""
         self._elsewhere[joint] = True
 
     def lasts(self, now_ns: int) -> bool:

@@ -54,7 +54,7 @@ class HandGuard:
         collisions: Collisions | None = None,
         joints: Sequence[str] = (),
     ) -> None:
-        self._limits, self._collisions = limits, collisions
+        self._limits, self._collisions, self._joints = limits, collisions, tuple(joints)
         self._hands = [(h, arm, [list(joints).index(name) for name in arm.joints]) for h, arm in hands]
 
     def enforce(
@@ -117,23 +117,20 @@ class HandGuard:
     def step(
         self, begin: tuple[np.ndarray, np.ndarray], position: np.ndarray, velocity: np.ndarray, step_s: float
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Where joints that begin at a position and velocity, float64 [D] each, are after a step if that
-        would make a hand too fast or lead it out of its box: between what was asked and a stop. None if it
-        would not."""
+        """Where joints that begin at a position and velocity, float64 [D] each, are after a step that would
+        make a hand too fast: between what was asked and a stop; None if it would not. Raises ValueError if
+        the step or a stop after it leads a hand out of its box."""
         p, v = begin
         stop_s = float((np.abs(v) / self._limits.acceleration).max())
         braked = v * max(0.0, 1.0 - step_s / max(stop_s, step_s))
         fast = max(self._excess(p, velocity), self._excess(p, (position - p) / step_s))
-        if fast <= 1.0 and self._stays(p, position, velocity):
-            return None
-        slow = self._excess(p, braked)
-        share = min(max((1.0 - slow) / max(fast - slow, 1e-9), 0.0), 1.0)
-        for share in (share, 0.0):
-            mixed = braked + share * (velocity - braked)
-            position = p + step_s * (v + mixed) / 2
-            if self._stays(p, position, mixed):
-                break
-        return position, mixed
+        if fast > 1.0:
+            slow = self._excess(p, braked)
+            share = min(max((1.0 - slow) / max(fast - slow, 1e-9), 0.0), 1.0)
+            velocity = braked + share * (velocity - braked)
+            position = p + step_s * (v + velocity) / 2
+        self.check_positions(self._joints, np.stack([p, position, self._rests(position, velocity)]))
+        return (position, velocity) if fast > 1.0 else None
 
     def check(self, plan: Trajectory) -> None:
         """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box, or two links of
@@ -144,14 +141,6 @@ class HandGuard:
     def _rests(self, positions: np.ndarray, velocities: np.ndarray) -> np.ndarray:
         stop_s = (np.abs(velocities) / self._limits.acceleration).max(axis=-1)[..., None]
         return np.clip(positions + velocities * stop_s / 2, self._limits.lower, self._limits.upper)
-
-    def _stays(self, p: np.ndarray, position: np.ndarray, velocity: np.ndarray) -> bool:
-        """Whether a step from p and a stop after it stay in the boxes."""
-        try:
-            self.check_positions((), np.stack([p, position, self._rests(position, velocity)]))
-        except ValueError:
-            return False
-        return True
 
     def check_positions(self, joints: tuple[str, ...], positions: np.ndarray) -> None:
         """`check` of float64 [N, D] positions, of which the first is there already."""

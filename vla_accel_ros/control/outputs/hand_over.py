@@ -48,11 +48,12 @@ class HandOver:
     """What one controller was sent. limits: of its joints. Time is given. Use it from one thread at a time.
 
     Attributes: `late`, number of trajectories that were not sent as decided; `stopping`, the stop that it
-    executes after the clock was set, if that arrives as late as it may; None for none.
+    executes after the clock was set, if that arrives as late as it may; None for none; `astray`, why a way to
+    what was decided was refused.
     """
 
     def __init__(self, limits: JointLimits) -> None:
-        self._limits, self.late = limits, 0
+        self._limits, self.late, self.astray = limits, 0, ""
         self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
@@ -291,7 +292,8 @@ class HandOver:
         state = TrajectoryPoint(commit_ns, position, velocity)
         try:
             led, _ = enforce(motion, state, self._limits)
-        except ValueError:  # no way that a hand may take leads there: stay
+        except ValueError as refusal:
+            self.astray = str(refusal)
             return old.since(now_ns).then(brake(old.joints, state, self._limits))
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)

@@ -47,6 +47,10 @@ class PositionOutput(Output):
     def at_rest(self, now_ns: int) -> bool:
         return self._stream.at_rest(now_ns)
 
+    def astray(self) -> str:
+        why, self._stream.astray = self._stream.astray, ""
+        return why
+
     def close(self) -> None:
         self._channel.close()
 

@@ -307,6 +307,10 @@ class TrajectoryOutput(Output):
     def trouble(self) -> str:
         return self._delivery.trouble or (self._late if self._steady_s() < self._trouble_until_s else "")
 
+    def astray(self) -> str:
+        why, self._hand_over.astray = self._hand_over.astray, ""
+        return why
+
     def close(self) -> None:
         self._channel.close()
 
