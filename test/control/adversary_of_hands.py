@@ -20,11 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
+from adversary_inputs import HOLD_SLACK_NS
 from adversary_scene import EPOCH, Robot
 from executed import Broken
 from hand_arms import PANDA_RANGES, panda, panda_urdf, ur5e, ur5e_urdf
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, RELATIVE_TO, TOOL, Box, Hand
 from vla_accel_ros.control.kinematics.rotations import AXES, numbers, pinocchio
@@ -83,7 +85,9 @@ class EpisodeOfHands(Episode):
             angular=rng.choice((0.5, 1.5, 3.0)),
             box=box,
         )
-        super().__init__(seed, tuple(FAULTS) if faults is None else faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz)
+        super().__init__(
+            seed, tuple(FAULTS) if faults is None else faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz
+        )
         self.where = MIDDLE[self._arm] + self.array.uniform(-0.2, 0.2, len(self.where))
         self.controller.hold(self.where.copy(), 0)
 
@@ -123,6 +127,15 @@ class EpisodeOfHands(Episode):
         if self.active("wild"):
             actions = self._wild(actions)
         return replace(made, actions=actions.astype(np.float32))
+
+    def _must_rest(self) -> None:
+        """A way home that has not begun ends where it would begin, after a whole approach: that of a slow
+        hand takes long."""
+        new = self.holding is None
+        super()._must_rest()
+        if new and self.holding is not None and HOMING in self.node.holds:
+            until_ns = self.t_ns + self.node.robot.approach_ns
+            self.holding = max(self.holding[0], until_ns + HOLD_SLACK_NS), 0
 
     def _judge(self) -> None:
         super()._judge()

@@ -80,7 +80,6 @@ class CommandStream:
 
     Attributes for diagnostics: `counts` (late: late ticks; joined: trajectories that did not continue the
     previous one).
-    `astray`: why no step leads a hand to the path, empty if one does.
     """
 
     def __init__(self, joints: tuple[str, ...], limits: JointLimits, period_s: float) -> None:
@@ -88,7 +87,7 @@ class CommandStream:
             raise ValueError(
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
-        self.joints, self.counts, self.astray = tuple(joints), Counter[str](), ""
+        self.joints, self.counts, self._astray = tuple(joints), Counter[str](), ""
         self._limits, self._ticks = limits, Ticks(period_s)
         self._past = deque[TrajectoryPoint](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
@@ -173,6 +172,11 @@ class CommandStream:
         self._past.append(self._state)
         return self._state
 
+    def astray(self) -> str:
+        """See Output.astray."""
+        why, self._astray = self._astray, ""
+        return why
+
     def _towards(
         self, p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, step_s: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -185,7 +189,7 @@ class CommandStream:
         try:
             slowed = guard.step((p, v), *led[:2], step_s)
         except ValueError as refusal:
-            self.astray = str(refusal)
+            self._astray = str(refusal)
             state = TrajectoryPoint(0, p, v)
             position, velocity = brake(self.joints, state, self._limits).sample(round(step_s * 1e9))
             return position, velocity, self._on_path

@@ -16,7 +16,7 @@ from world import Clock, Parameters, Process, StreamLine
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.following.watchdog import MotionState
-from vla_accel_ros.control.kinematics.rotations import pinocchio
+from vla_accel_ros.control.kinematics.rotations import numbers
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 S = 1_000_000_000
@@ -128,7 +128,7 @@ ALONG = np.array([-0.6, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
 def beside_a_plane(folder: Path, margin_m: float) -> tuple[HandArm, Callable[[float], list[float]]]:
     """An arm that may not cross the plane, and rows that lead its hand along it."""
     x, y, z = ur5e(ALONG[:6])[:3, 3]
-    rpy = pinocchio().rpy.matrixToRpy(ur5e(ALONG[:6])[:3, :3])
+    rpy = numbers(ur5e(ALONG[:6])[:3, :3], "rpy")
     box = f"box: {{lower: [{x - margin_m}, -2, -2], upper: [2, 2, 2]}}, "
     arm = HandArm(folder, EXPLICIT + box, ALONG)
     arm.run(1.5, [x, y, z, *rpy, 0.02])
@@ -152,13 +152,17 @@ def test_arm_that_catches_up_after_a_pause_is_no_faster_than_its_hand_may_be(tmp
     assert abs(arm.tip[1] - row(arm.now / S)[1]) < 0.01
 
 
-def test_arm_whose_way_back_to_the_path_leaves_its_box_stops_and_goes_on_after_resume(tmp_path):
+@pytest.mark.parametrize("held", [False, True])
+def test_arm_whose_way_back_to_the_path_leaves_its_box_stops_and_goes_on_after_resume(tmp_path, held):
     arm, row = beside_a_plane(tmp_path, 0.0005)
     arm.run(0.5, row)
     arm.now += 15 * TICK_NS
+    if held:
+        arm.node.order("hold")
     arm.run(0.3, row)
     arm.run(1.0, None)
-    assert arm.node.robot.follower.safety.state is MotionState.HOLDING and "box" in reasons(arm)
+    assert arm.node.robot.follower.safety.state is MotionState.HOLDING
+    assert held or any("box" in reason for reason in arm.node.holds)
     lower = arm.contract.hands[0][0].box.lower[0]
     tips = np.array([ur5e(command[:6])[:3, 3] for _, command in arm.commands])
     assert tips[:, 0].min() >= lower - 2e-4
@@ -166,4 +170,5 @@ def test_arm_whose_way_back_to_the_path_leaves_its_box_stops_and_goes_on_after_r
     arm.node.order("resume")
     arm.run(2.0, [stopped[0] + 0.05, stopped[1], *row(0.0)[2:]])
     assert arm.tip[0] > stopped[0] + 0.02
+    assert arm.node.robot.follower.counts["joins"] == 2
     arm.judge()

@@ -102,9 +102,7 @@ def enforce(
     else:
         asked_v = np.concatenate([v_start[None], trajectory.velocities])
     knots = enforce_knots if limits.guard is None else limits.guard.enforce
-    return cast(
-        tuple[Trajectory, LimitReport], knots(trajectory.joints, times, asked_p, asked_v, limits)
-    )
+    return cast(tuple[Trajectory, LimitReport], knots(trajectory.joints, times, asked_p, asked_v, limits))
 
 
 def enforce_knots(

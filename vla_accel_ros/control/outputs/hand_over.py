@@ -48,12 +48,11 @@ class HandOver:
     """What one controller was sent. limits: of its joints. Time is given. Use it from one thread at a time.
 
     Attributes: `late`, number of trajectories that were not sent as decided; `stopping`, the stop that it
-    executes after the clock was set, if that arrives as late as it may; None for none; `astray`, why a way to
-    what was decided was refused.
+    executes after the clock was set, if that arrives as late as it may; None for none.
     """
 
     def __init__(self, limits: JointLimits) -> None:
-        self._limits, self.late, self.astray = limits, 0, ""
+        self._limits, self.late, self._astray = limits, 0, ""
         self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
@@ -73,6 +72,11 @@ class HandOver:
     def rests_ns(self) -> int:
         """When the controller comes to rest if its trajectory was not sent as decided, else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
+
+    def astray(self) -> str:
+        """See Output.astray."""
+        why, self._astray = self._astray, ""
+        return why
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """Commanded position, float64 [D], at a time within the last second or in the future, by the
@@ -293,7 +297,7 @@ class HandOver:
         try:
             led, _ = enforce(motion, state, self._limits)
         except ValueError as refusal:
-            self.astray = str(refusal)
+            self._astray = str(refusal)
             return old.since(now_ns).then(brake(old.joints, state, self._limits))
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)

@@ -48,8 +48,7 @@ class PositionOutput(Output):
         return self._stream.at_rest(now_ns)
 
     def astray(self) -> str:
-        why, self._stream.astray = self._stream.astray, ""
-        return why
+        return self._stream.astray()
 
     def close(self) -> None:
         self._channel.close()

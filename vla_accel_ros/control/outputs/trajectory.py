@@ -308,8 +308,7 @@ class TrajectoryOutput(Output):
         return self._delivery.trouble or (self._late if self._steady_s() < self._trouble_until_s else "")
 
     def astray(self) -> str:
-        why, self._hand_over.astray = self._hand_over.astray, ""
-        return why
+        return self._hand_over.astray()
 
     def close(self) -> None:
         self._channel.close()
