@@ -41,8 +41,10 @@ MIDDLE = {
 FORWARD = {"ur5e": ur5e, "panda": panda}
 RANGES = {"ur5e": [(-2 * np.pi, 2 * np.pi)] * 6, "panda": PANDA_RANGES}
 LOOK_NS = 4_000_000
-KINDS_OF_HANDS = ("joint_trajectory", "forward_command")
+KINDS_OF_HANDS = ("joint_trajectory", "joint_trajectory", "forward_command", "servo_joint")
 TOLERANCE = 1.001
+SERVO = 1.05
+"""The same of MoveIt Servo: the node knows of its joints where they were measured."""
 STOPS = 1.5
 """How many times as fast as it may a hand may be in a stop after the clock was set; joints are judged so,
 too."""
@@ -57,6 +59,15 @@ def chain(arm: str) -> Arm:
     return Arm(urdf, names, JointLimits(low, high, np.ones_like(low), np.ones_like(low)), "l0", "tool0")
 
 
+def moved(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """How far hands went and turned between poses, float64 [2, N]."""
+    turned = np.swapaxes(begins[:, :3, :3], 1, 2) @ ends[:, :3, :3]
+    cosine = (np.trace(turned, axis1=1, axis2=2) - 1.0) / 2.0
+    sine = np.linalg.norm(turned - np.swapaxes(turned, 1, 2), axis=(1, 2)) / np.sqrt(8.0)
+    way = np.linalg.norm(ends[:, :3, 3] - begins[:, :3, 3], axis=1)
+    return np.stack([way, np.arctan2(sine, cosine)])
+
+
 class EpisodeOfHands(Episode):
     """With what is above."""
 
@@ -67,6 +78,7 @@ class EpisodeOfHands(Episode):
         kind: str | None = None,
         chunk_hz: int | None = None,
     ) -> None:
+        self.wheres: list[np.ndarray] = []  # where the joints were at each tick
         rng = self._of_hand = random.Random(f"hand {seed}")
         self._arm = rng.choice(tuple(MIDDLE))
         relative_to, axes = rng.choice(RELATIVE_TO), rng.choice((BASE, TOOL))
@@ -105,6 +117,10 @@ class EpisodeOfHands(Episode):
         hands = contract.eased("none of its joints", on_arrival.SPEED, on_arrival.ACCELERATION).hands
         return replace(contract, hands=hands)
 
+    def _commanded(self, command: np.ndarray) -> None:
+        super()._commanded(command)
+        self.wheres += [self.where.copy()] * (len(self.ticks) - len(self.wheres))
+
     def _made(self) -> Chunk:
         """Poses about the middle, or steps that go on: slow, fast or, where all is random, out of reach."""
         made = super()._made()
@@ -139,6 +155,9 @@ class EpisodeOfHands(Episode):
 
     def _judge(self) -> None:
         super()._judge()
+        if self.robot.kind == "servo_joint":
+            self._judge_velocities()
+            return
         if self.robot.kind == "joint_trajectory":
             times, positions = self.controller.path(self.end_ns)
             spared, placed = self.controller.spared + self.foreign, self.controller.own_ns
@@ -157,19 +176,32 @@ class EpisodeOfHands(Episode):
         for windows, share in ((self.controller.eased, 1.0 / STOPS), (spared, 0.0)):
             for begin, end in windows:
                 judged[(looks[1:] >= begin) & (looks[:-1] <= end)] = share
-        speed = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1) * judged / step_s
-        turned = np.swapaxes(poses[:-1, :3, :3], 1, 2) @ poses[1:, :3, :3]
-        cosine = (np.trace(turned, axis1=1, axis2=2) - 1.0) / 2.0
-        sine = np.linalg.norm(turned - np.swapaxes(turned, 1, 2), axis=(1, 2)) / np.sqrt(8.0)
-        rate = judged * np.arctan2(sine, cosine) / step_s
-        self.hand_speed = float(speed.max() / self._hand.linear), float(rate.max() / self._hand.angular)
-        for what, values, most in (("hand", speed, self._hand.linear), ("turn", rate, self._hand.angular)):
-            if values.max() > TOLERANCE * most:
-                at = int(values.argmax())
-                by = float(values.max() / most)
-                self.broken.append(Broken(f"speed of the {what}", looks[at] * 1e-9, by))
+        speed, rate = judged * moved(poses[:-1], poses[1:]) / step_s
+        self._judge_speeds(looks, speed, rate, TOLERANCE)
         if self._hand.box is not None:
             self._judge_box(looks, poses[:, :3, 3], placed)
+
+    def _judge_velocities(self) -> None:
+        """Velocities lead a hand from where the joints are, of which the node knows what it was told."""
+        if len(self.ticks) < 3:
+            return
+        times = np.array([t for t, _ in self.ticks])
+        ends = [
+            (FORWARD[self._arm](here), FORWARD[self._arm](here + velocity * 1e-4))
+            for here, (_, velocity) in zip(self.wheres, self.ticks)
+        ]
+        begins, ends = np.array([a for a, _ in ends]), np.array([b for _, b in ends])
+        self._judge_speeds(times, *(moved(begins, ends) / 1e-4), SERVO)
+        if self._hand.box is not None:
+            self._judge_box(times, begins[:, :3, 3], [])
+
+    def _judge_speeds(self, times: np.ndarray, speed: np.ndarray, rate: np.ndarray, tolerance: float) -> None:
+        self.hand_speed = float(speed.max() / self._hand.linear), float(rate.max() / self._hand.angular)
+        for what, values, most in (("hand", speed, self._hand.linear), ("turn", rate, self._hand.angular)):
+            if values.max() > tolerance * most:
+                at = int(values.argmax())
+                by = float(values.max() / most)
+                self.broken.append(Broken(f"speed of the {what}", times[at] * 1e-9, by))
 
     def _judge_box(self, looks: np.ndarray, tips: np.ndarray, placed: list[int]) -> None:
         """The hand is no further out of its box than where others last left it. placed: when they did."""

@@ -312,8 +312,13 @@ class JogStream:
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
         velocity = self._inside(state.velocity + self._pull(state.position, now_ns))
-        change = self._limits.acceleration * min(max(passed_s, 0.0), self.path.longest_s)
-        self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
+        step_s = min(max(passed_s, 0.0), self.path.longest_s)
+        change = self._limits.acceleration * step_s
+        velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
+        if self._limits.guard is not None:
+            here = self._nearest(state.position)
+            velocity = self._limits.guard.slowed_step(here, self._velocity, velocity, step_s, velocity)
+        self._velocity = velocity
         if self._velocity.any():
             self._moved_ns = now_ns
         return self._velocity
@@ -373,11 +378,16 @@ class JogStream:
         return shown
 
     def _pull(self, commanded: np.ndarray, now_ns: int) -> np.ndarray:
-        if not self._pulling or self._reached is None or not self._is_fresh(now_ns):
+        if not self._pulling or not self._is_fresh(now_ns):
             return np.zeros_like(commanded)
-        distance = commanded - np.clip(commanded, *(self._reached + self._off))
+        distance = commanded - self._nearest(commanded)
         fastest = _PULL * self._limits.velocity
         return np.where(self.standing, 0.0, np.clip(self._gain * distance, -fastest, fastest))
+
+    def _nearest(self, commanded: np.ndarray) -> np.ndarray:
+        """Where the joints may be that is nearest to a position, float64 [D] each."""
+        assert self._reached is not None
+        return np.clip(commanded, *(self._reached + self._off))
 
     def _inside(self, velocity: np.ndarray) -> np.ndarray:
         """The velocity within its limit, and such that the joints can still brake within their range: those

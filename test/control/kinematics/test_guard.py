@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hand_arms import ur5e, ur5e_urdf
 
-from vla_accel_ros.control.command_stream import CommandStream
+from vla_accel_ros.control.command_stream import CommandStream, JogStream
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.guard import HandGuard
 from vla_accel_ros.control.kinematics.hand import PRESETS, Box, Hand
@@ -67,6 +67,24 @@ def test_stream_of_which_one_joint_is_off_its_path_keeps_the_speed_of_the_hand()
     commands += [stream.tick(t_ns).position for t_ns in range(S // 10, S // 2, S // 100)]
     tips = np.array([ur5e(command)[:3, 3] for command in commands])
     assert np.linalg.norm(np.diff(tips, axis=0), axis=1).max() * 100 <= LINEAR
+
+
+def test_pull_of_lagging_joints_to_their_path_keeps_the_speed_of_the_hand():
+    reach = float(np.linalg.norm(ur5e(MIDDLE)[:2, 3]))
+    turning = np.array([0.9 * LINEAR / reach, 0, 0, 0, 0, 0])
+    path = Trajectory(NAMES, np.array([0, S]), np.array([MIDDLE, MIDDLE + turning]), np.tile(turning, (2, 1)))
+    fastest_s = {}
+    for guarded, limits in ((True, limits_of()), (False, replace(limits_of(), guard=None))):
+        jog, speeds = JogStream(NAMES, limits, 0.01, 2.0), []
+        jog.measured(MIDDLE, 0)
+        jog.follow(path, 0)
+        for t_ns in range(S // 100, S // 2, S // 100):
+            where = MIDDLE + turning * max(0.0, t_ns / S - 0.3)
+            jog.measured(where, t_ns)
+            step = 1e-4 * jog.tick(t_ns)
+            speeds.append(np.linalg.norm(ur5e(where + step)[:3, 3] - ur5e(where)[:3, 3]) / 1e-4)
+        fastest_s[guarded] = max(speeds)
+    assert 0.9 * LINEAR < fastest_s[True] <= LINEAR < fastest_s[False]
 
 
 @pytest.mark.parametrize("size", [0.05, 0.5])

@@ -114,23 +114,32 @@ class HandGuard:
         ]
         return float(np.max(ways, initial=0.0)) / _BETWEEN
 
+    def slowed_step(
+        self, p: np.ndarray, v: np.ndarray, velocity: np.ndarray, step_s: float, mean: np.ndarray
+    ) -> np.ndarray:
+        """The velocity after a step from (p, v), float64 [D] each, with which no hand is too fast: that which
+        was asked, or one between it and a stop. mean: that which was asked for the step."""
+        fast = max(self._excess(p, velocity), self._excess(p, mean))
+        if fast <= 1.0:
+            return velocity
+        stop_s = float((np.abs(v) / self._limits.acceleration).max())
+        braked = v * max(0.0, 1.0 - step_s / max(stop_s, step_s))
+        slow = self._excess(p, braked)
+        share = min(max((1.0 - slow) / max(fast - slow, 1e-9), 0.0), 1.0)
+        return braked + share * (velocity - braked)
+
     def step(
         self, begin: tuple[np.ndarray, np.ndarray], position: np.ndarray, velocity: np.ndarray, step_s: float
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Where joints that begin at a position and velocity, float64 [D] each, are after a step that would
-        make a hand too fast: between what was asked and a stop; None if it would not. Raises ValueError if
-        the step or a stop after it leads a hand out of its box."""
+        make a hand too fast; None if it would not. Raises ValueError if the step or a stop after it leads a
+        hand out of its box."""
         p, v = begin
-        stop_s = float((np.abs(v) / self._limits.acceleration).max())
-        braked = v * max(0.0, 1.0 - step_s / max(stop_s, step_s))
-        fast = max(self._excess(p, velocity), self._excess(p, (position - p) / step_s))
-        if fast > 1.0:
-            slow = self._excess(p, braked)
-            share = min(max((1.0 - slow) / max(fast - slow, 1e-9), 0.0), 1.0)
-            velocity = braked + share * (velocity - braked)
-            position = p + step_s * (v + velocity) / 2
-        self.check_positions(self._joints, np.stack([p, position, self._rests(position, velocity)]))
-        return (position, velocity) if fast > 1.0 else None
+        slowed = self.slowed_step(p, v, velocity, step_s, (position - p) / step_s)
+        if slowed is not velocity:
+            position = p + step_s * (v + slowed) / 2
+        self.check_positions(self._joints, np.stack([p, position, self._rests(position, slowed)]))
+        return None if slowed is velocity else (position, slowed)
 
     def check(self, plan: Trajectory) -> None:
         """Raises ValueError if the plan, or a stop on its way, leads a tip out of its box, or two links of
