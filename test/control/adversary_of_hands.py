@@ -2,8 +2,8 @@
 
 It plays what adversary.py does with a UR5e or a Panda whose chunks are poses, of every meaning and form of
 rotation. Where the hand was is judged by forward kinematics of hand_arms.py: its speed, and its box. Not
-judged are the motions of others, the instants that executed.py spares (a controller's own step), and that the
-hand is out of its box where others have put it: only that it goes no further.
+judged are the motions of others, the instants that executed.py spares (a controller's own step), the box on
+ways home, and that the hand is out of its box where others have put it: only that it goes no further.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, RELATIVE_TO, TOO
 from vla_accel_ros.control.kinematics.rotations import AXES, numbers, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs import on_arrival
+from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.types import Chunk
 
 MIDDLE = {
@@ -78,6 +79,7 @@ class EpisodeOfHands(Episode):
         kind: str | None = None,
         chunk_hz: int | None = None,
     ) -> None:
+        self.homing: list[tuple[int, int]] = []  # when what was sent of ways home is executed
         self.wheres: list[np.ndarray] = []  # where the joints were at each tick
         rng = self._of_hand = random.Random(f"hand {seed}")
         self._arm = rng.choice(tuple(MIDDLE))
@@ -119,6 +121,7 @@ class EpisodeOfHands(Episode):
 
     def _commanded(self, command: np.ndarray) -> None:
         super()._commanded(command)
+        self._goes_home(self.t_ns + round(2.0 * self.robot.period_s * 1e9))
         self.wheres += [self.where.copy()] * (len(self.ticks) - len(self.wheres))
 
     def _made(self) -> Chunk:
@@ -144,14 +147,24 @@ class EpisodeOfHands(Episode):
             actions = self._wild(actions)
         return replace(made, actions=actions.astype(np.float32))
 
+    def _sent(self, trajectory: Trajectory, start_ns: int, stamped: bool) -> None:
+        super()._sent(trajectory, start_ns, stamped)
+        self._goes_home(self.ends_ns)
+
+    def _goes_home(self, until_ns: int) -> None:
+        if HOMING in self.node.holds:
+            goes_on = bool(self.homing) and self.homing[-1][1] >= self.t_ns
+            begin_ns = self.homing.pop()[0] if goes_on else self.t_ns
+            self.homing.append((begin_ns, until_ns))
+
     def _must_rest(self) -> None:
         """A way home that has not begun ends where it would begin, after a whole approach: that of a slow
         hand takes long."""
         new = self.holding is None
         super()._must_rest()
-        if new and self.holding is not None and HOMING in self.node.holds:
-            until_ns = self.t_ns + self.node.robot.approach_ns
-            self.holding = max(self.holding[0], until_ns + HOLD_SLACK_NS), 0
+        if new and self.holding is not None:
+            home_ns = max((end for _, end in self.homing), default=0)
+            self.holding = max(self.holding[0], home_ns + HOLD_SLACK_NS), 0
 
     def _judge(self) -> None:
         super()._judge()
@@ -185,7 +198,7 @@ class EpisodeOfHands(Episode):
         """Velocities lead a hand from where the joints are, of which the node knows what it was told."""
         if len(self.ticks) < 3:
             return
-        times = np.array([t for t, _ in self.ticks])
+        times = np.array([t for t, _ in self.ticks])[: len(self.wheres)]
         ends = [
             (FORWARD[self._arm](here), FORWARD[self._arm](here + velocity * 1e-4))
             for here, (_, velocity) in zip(self.wheres, self.ticks)
@@ -204,23 +217,21 @@ class EpisodeOfHands(Episode):
                 self.broken.append(Broken(f"speed of the {what}", times[at] * 1e-9, by))
 
     def _judge_box(self, looks: np.ndarray, tips: np.ndarray, placed: list[int]) -> None:
-        """The hand is no further out of its box than where others last left it. placed: when they did."""
+        """The hand is no further out of its box than where others or a way home, which goes straight, last
+        left it. placed: when others did."""
         box = self._hand.box
         assert box is not None
         beyond = np.maximum(np.array(box.lower) - tips, tips - np.array(box.upper)).max(axis=1)
-        ends = [end for _, end in self.foreign]
+        free = self.foreign + self.homing
+        ends = [end for _, end in free]
         begins = np.unique(np.searchsorted(looks, [looks[0], *placed, *ends]))
         for begin, end in itertools.pairwise([*begins.tolist(), len(looks)]):
-            part = np.where(self._moved_by_others(looks[begin:end]), -np.inf, beyond[begin:end])
+            part = beyond[begin:end].copy()
+            for since, until in free:
+                part[(looks[begin:end] >= since) & (looks[begin:end] <= until)] = -np.inf
             if len(part) and part.max() > max(1e-3, beyond[begin] + 1e-4):
                 at = begin + int(part.argmax())
                 self.broken.append(Broken("box of the hand", looks[at] * 1e-9, 1.0 + float(part.max())))
-
-    def _moved_by_others(self, looks: np.ndarray) -> np.ndarray:
-        others = np.zeros(len(looks), bool)
-        for begin, end in self.foreign:
-            others |= (looks >= begin) & (looks <= end)
-        return others
 
 
 if __name__ == "__main__":

@@ -174,8 +174,8 @@ class CommandStream:
 
     def astray(self) -> str:
         """See Output.astray."""
-        why, self._astray = self._astray, ""
-        return why
+        reason, self._astray = self._astray, ""
+        return reason
 
     def _towards(
         self, p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, step_s: float
@@ -316,8 +316,8 @@ class JogStream:
         change = self._limits.acceleration * step_s
         velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
         if self._limits.guard is not None:
-            here = self._nearest(state.position)
-            velocity = self._limits.guard.slowed_step(here, self._velocity, velocity, step_s, velocity)
+            position = self._nearest(state.position)
+            velocity = self._limits.guard.slowed_step(position, self._velocity, velocity, step_s, velocity)
         self._velocity = velocity
         if self._velocity.any():
             self._moved_ns = now_ns

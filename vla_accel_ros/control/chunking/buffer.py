@@ -225,23 +225,24 @@ class TrajectoryBuffer:
         self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
         self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
 
-    def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
+    def go_to(
+        self, position: np.ndarray, away: np.ndarray, now_ns: int, least: np.ndarray | float = 0.0
+    ) -> Trajectory:
         """Come to rest at float64 [D] positions and hold; away [D]: greatest distance of each joint from
-        there.
+        there; least: see rest_to_rest_s.
 
         The trajectory is one point in the future, which a controller approaches from wherever it is: one
         cubic from rest to rest, within the limits of speed and acceleration even if it arrives late.
         """
-        end_ns = now_ns + self.rest_to_rest_ns(away, position)
+        end_ns = now_ns + self.rest_to_rest_ns(away, position, least)
         self.reset(position)
         self._now_ns, self._committed_ns = now_ns, end_ns
         standstill = np.zeros((1, len(self.joints)))
         return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), standstill)
 
-    def rest_to_rest_ns(self, away: np.ndarray, goal: np.ndarray) -> int:
-        """Duration of a rest-to-rest cubic over distances to a goal, [D] each, within the limits, plus kept_s
-        for the delivery."""
-        return math.ceil((rest_to_rest_s(away, goal, self.limits) + self.kept_s) * 1e3) * 1_000_000
+    def rest_to_rest_ns(self, away: np.ndarray, goal: np.ndarray, least: np.ndarray | float) -> int:
+        """Duration of a rest-to-rest cubic (rest_to_rest_s), plus kept_s for the delivery."""
+        return math.ceil((rest_to_rest_s(away, goal, self.limits, least) + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for an invalid chunk; see `update`."""

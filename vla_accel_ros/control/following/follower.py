@@ -223,9 +223,11 @@ class ChunkFollower:
             self.joining.told(self._controllers.reference())
             self.joining.rests(self._controllers.rests_ns())
             self.joining.waits = self._controllers.waits
-            if why := self._controllers.astray():
+            if reason := self._controllers.astray():
                 self.joining.mistrust(slice(None))
-                words = f"on the way to where it is commanded, {why}; ~/resume goes on from where it stands"
+                words = (
+                    f"on the way to where it is commanded, {reason}; ~/resume goes on from where it stands"
+                )
                 return self._fault(words, slice(None), now_ns) if self.runs else ""
         return ""
 

@@ -19,7 +19,7 @@ from collections import Counter
 import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
-from vla_accel_ros.control.following.joint_faults import SAG, resting, usual
+from vla_accel_ros.control.following.joint_faults import usual
 from vla_accel_ros.control.following.watchdog import (
     ANYTHING,
     HOMING,
@@ -28,6 +28,7 @@ from vla_accel_ros.control.following.watchdog import (
     MotionState,
     Safety,
 )
+from vla_accel_ros.control.limits.joint_limits import SAG
 from vla_accel_ros.control.trajectory import Trajectory
 
 MOVING = "the joints are moving, but not by this node"
@@ -60,7 +61,6 @@ class Joining:
         slow = np.maximum(_STILL_OF_SPEED * buffer.limits.velocity * _STAND_NS * 1e-9, _STILL)
         self._still = np.minimum(_STILL_OF_RANGE * self._range, slow)
         self.usual, self.waits = usual(buffer.limits.velocity), False
-        self._least = resting(buffer.limits)
         self.forget()
 
     def forget(self) -> None:
@@ -157,7 +157,7 @@ class Joining:
     def approach_ns(self) -> int:
         """Duration of a join from the commanded to the measured position, or to the end of the range that is
         nearest to it; the distance is at least the usual one."""
-        distance, goal = self._least, np.zeros_like(self._least)
+        distance, goal = SAG * self.usual, np.zeros_like(self.usual)
         if self.measured is not None:
             limits = self._buffer.limits
             position = np.clip(
@@ -165,8 +165,8 @@ class Joining:
             )
             goal = np.clip(position, limits.lower, limits.upper)
             farthest = np.fmax(np.abs(goal - position), np.abs(goal - self.setpoint))
-            distance = np.fmax(distance, farthest + SAG * self.usual)
-        return self._buffer.rest_to_rest_ns(distance, goal)
+            distance = farthest + distance
+        return self._buffer.rest_to_rest_ns(distance, goal, self.usual)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
         """Joints were measured, believed or not."""
@@ -244,7 +244,7 @@ class Joining:
         if not self.begun:
             distance = np.fmax(distance, np.abs(goal - self.setpoint))
         distance += np.minimum(SAG * self.usual, distance / 10.0)
-        join = self._buffer.go_to(goal, np.where(moved, np.maximum(distance, self._least), distance), now_ns)
+        join = self._buffer.go_to(goal, distance, now_ns, np.where(moved, self.usual, 0.0))
         self._counts["joins"] += bool(moved.any())
         self.rest_ns = self.until_ns = join.end_ns
         self.begun = self._joined = True

@@ -28,8 +28,6 @@ DELAY_S = 0.15
 """Longest time from command to measurement: transport there, the servo's lag, transport back."""
 LEAST = 0.05
 LASTING_S = 0.2
-SAG = 0.2
-"""Share of the usual following distance that joints keep when they stand still."""
 # Share of a joint's distance within which its samples differ while it stands still.
 _STILL = 0.1
 
@@ -97,12 +95,6 @@ class LeapWatch:
 def usual(velocity: np.ndarray) -> np.ndarray:
     """Usual distance [D] that joints with these velocity limits [D] may lag."""
     return np.maximum(DELAY_S * velocity, LEAST)
-
-
-def resting(limits: JointLimits) -> np.ndarray:
-    """How far [D] from their setpoint joints may be measured when a motion begins: as far as they may lag or,
-    of a hand, for which that would take too long, as far as they sag."""
-    return usual(limits.velocity) * (1.0 if limits.guard is None else SAG)
 
 
 class FollowingError:

@@ -17,6 +17,8 @@ import numpy as np
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, check_finite, trusted
 
 TURN = 2.0 * math.pi
+SAG = 0.2
+"""Share of the usual following distance that joints keep when they stand still."""
 _SHORTEST_S = 0.1
 # Longest time until a clock that was set is noticed.
 _NOTICED_S = 0.02
@@ -184,12 +186,18 @@ def brake_on_arrival(
     return Trajectory(joints, np.array([now_ns + math.ceil(rest_s * 1e9)]), end, np.zeros_like(end))
 
 
-def rest_to_rest_s(away: np.ndarray, goal: np.ndarray, limits: JointLimits) -> float:
-    """Duration of one cubic to a goal from distances of at most `away`, float64 [D] each, from rest to rest
-    within the limits."""
-    speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
-    hand_s = 0.0 if limits.guard is None else 1.5 * limits.guard.least_s(away, goal)
-    return max(float(np.maximum(speed_s, push_s).max(initial=0.0)), hand_s, _SHORTEST_S)
+def rest_to_rest_s(
+    away: np.ndarray, goal: np.ndarray, limits: JointLimits, least: np.ndarray | float = 0.0
+) -> float:
+    """Duration of one cubic to a goal from distances of at most `away`, from rest to rest within the limits.
+    least: for how far the joints' own limits suffice, if nobody knows; float64 [D] each. Of that a hand, for
+    which it would take too long, is given the share by which joints sag."""
+    joints = np.maximum(away, least)
+    speed_s, push_s = 1.5 * joints / limits.velocity, np.sqrt(6.0 * joints / limits.acceleration)
+    shortest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+    if limits.guard is None:
+        return shortest_s
+    return max(shortest_s, 1.5 * float(limits.guard.least_s(np.maximum(away, SAG * least), goal)))
 
 
 def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:

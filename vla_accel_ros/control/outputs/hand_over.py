@@ -75,8 +75,8 @@ class HandOver:
 
     def astray(self) -> str:
         """See Output.astray."""
-        why, self._astray = self._astray, ""
-        return why
+        reason, self._astray = self._astray, ""
+        return reason
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """Commanded position, float64 [D], at a time within the last second or in the future, by the
