@@ -199,12 +199,11 @@ class EpisodeOfHands(Episode):
         if len(self.ticks) < 3:
             return
         times = np.array([t for t, _ in self.ticks])[: len(self.wheres)]
-        ends = [
-            (FORWARD[self._arm](here), FORWARD[self._arm](here + velocity * 1e-4))
-            for here, (_, velocity) in zip(self.wheres, self.ticks)
-        ]
-        begins, ends = np.array([a for a, _ in ends]), np.array([b for _, b in ends])
-        self._judge_speeds(times, *(moved(begins, ends) / 1e-4), SERVO)
+        forward, step_s = FORWARD[self._arm], 1e-4
+        begins = np.array([forward(where) for where in self.wheres])
+        ends = np.array([forward(p + v * step_s) for p, (_, v) in zip(self.wheres, self.ticks)])
+        speed, rate = moved(begins, ends) / step_s
+        self._judge_speeds(times, speed, rate, SERVO)
         if self._hand.box is not None:
             self._judge_box(times, begins[:, :3, 3], [])
 

@@ -81,7 +81,9 @@ def test_pull_of_lagging_joints_to_their_path_keeps_the_speed_of_the_hand():
         for t_ns in range(S // 100, S // 2, S // 100):
             where = MIDDLE + turning * max(0.0, t_ns / S - 0.3)
             jog.measured(where, t_ns)
-            step = 1e-4 * jog.tick(t_ns)
+            velocity = jog.tick(t_ns)
+            assert velocity is not None
+            step = 1e-4 * velocity
             speeds.append(np.linalg.norm(ur5e(where + step)[:3, 3] - ur5e(where)[:3, 3]) / 1e-4)
         fastest_s[guarded] = max(speeds)
     assert 0.9 * LINEAR < fastest_s[True] <= LINEAR < fastest_s[False]
