@@ -229,6 +229,7 @@ class Scene(ABC):
 
     def _start(self, go_on: bool = True) -> Process:
         """The first process, or the next. go_on: do not hold because the last ended uncleanly."""
+        self.scaled.clear()  # it has been told nothing
         return Process(
             self._contract(),
             replace(self.parameters, stamped=self.robot.stamped),
