@@ -127,6 +127,7 @@ class Episode(Person):
                 path = move(self.robot.joints, start, goal, self.robot.limits, 0.3, self.t_ns)
                 self.controller.accept(path, self.t_ns, TrajectoryPoint(self.t_ns, self.where))
                 self.others_until_ns = path.end_ns
+                self.foreign.append((self.t_ns, path.end_ns))
                 self._unhold()
 
         self._input("order", lambda: self.node.order("release"))

@@ -128,6 +128,7 @@ class Scene(ABC):
         self.controller.from_desired |= not self.robot.stamped
         self.ticks: list[tuple[int, np.ndarray]] = []
         self.arrivals_ns = self.others_until_ns = self.rests_ns = 0
+        self.foreign: list[tuple[int, int]] = []  # when others moved the joints
         self.ends_ns = self.left_ns = 0  # when all that was sent has ended, and what a dead process sent
         self.sent_ns: dict[tuple[str, ...], int] = {}
         apart = random.Random(f"told {seed}")
@@ -228,6 +229,7 @@ class Scene(ABC):
 
     def _start(self, go_on: bool = True) -> Process:
         """The first process, or the next. go_on: do not hold because the last ended uncleanly."""
+        self.scaled.clear()  # it has been told nothing
         return Process(
             self._contract(),
             replace(self.parameters, stamped=self.robot.stamped),

@@ -92,6 +92,11 @@ class TrajectoryController:
         trajectory, start = self.pieces[bisect_right(self.starts, t_ns) - 1]
         return TrajectoryPoint(t_ns, *trajectory.sample(t_ns, start))
 
+    @property
+    def own_ns(self) -> list[int]:
+        """When it began to hold by itself, where the joints are."""
+        return [start for start, own in zip(self.starts, self._own) if own]
+
     def held(self, t_ns: int) -> np.ndarray | None:
         """The position that it holds by itself at a time, float64 [D]; None while it executes what it was
         sent."""

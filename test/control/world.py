@@ -22,6 +22,7 @@ from vla_accel_ros.control.chunking.source import Slot
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.control.holds import Holds
+from vla_accel_ros.control.kinematics.guard import guarded
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.motion import Motion
 from vla_accel_ros.control.orders.homing import Action
@@ -290,8 +291,7 @@ class Process:
     def _output(
         self, contract: Contract, parameters: Parameters, controller: Controller, line: Any, twist: Any
     ) -> Output:
-        joints = {joint.name: joint for joint in contract.joints}
-        limits = JointLimits.of(joints[name] for name in controller.joints)
+        limits = guarded(contract, controller.joints)
         if controller.kind == "forward_command":
             return PositionOutput(controller, limits, line, self.clock)
         if controller.kind == "servo_joint":

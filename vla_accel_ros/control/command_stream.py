@@ -87,7 +87,7 @@ class CommandStream:
             raise ValueError(
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
-        self.joints, self.counts = tuple(joints), Counter[str]()
+        self.joints, self.counts, self._astray = tuple(joints), Counter[str](), ""
         self._limits, self._ticks = limits, Ticks(period_s)
         self._past = deque[TrajectoryPoint](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
@@ -164,13 +164,36 @@ class CommandStream:
             moving = np.zeros_like(position)
             if elapsed_s <= STOOD_S and state.velocity is not None:
                 moving = state.velocity
-            led = step_towards(state.position, moving, position, velocity, step_s, self._limits)
+            led = self._towards(state.position, moving, position, velocity, step_s)
             position = np.where(self._on_path, position, led[0])
             velocity = np.where(self._on_path, velocity, led[1])
             self._on_path |= led[2]
         self._state = TrajectoryPoint(now_ns, position, velocity)
         self._past.append(self._state)
         return self._state
+
+    def astray(self) -> str:
+        """See Output.astray."""
+        reason, self._astray = self._astray, ""
+        return reason
+
+    def _towards(
+        self, p: np.ndarray, v: np.ndarray, goal_p: np.ndarray, goal_v: np.ndarray, step_s: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """step_towards, all joints in step if they move a hand."""
+        led = step_towards(p, v, goal_p, goal_v, step_s, self._limits)
+        guard = self._limits.guard
+        if guard is None:
+            return led
+        self._on_path[:] = False
+        try:
+            slowed = guard.step((p, v), *led[:2], step_s)
+        except ValueError as refusal:
+            self._astray = str(refusal)
+            state = TrajectoryPoint(0, p, v)
+            position, velocity = brake(self.joints, state, self._limits).sample(round(step_s * 1e9))
+            return position, velocity, self._on_path
+        return led if slowed is None else (*slowed, self._on_path)
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """The last command at or before a time, float64 [D]. After a late tick this differs from the path.
@@ -289,8 +312,13 @@ class JogStream:
         if passed_s > STOOD_S:
             self._velocity = np.zeros_like(state.velocity)
         velocity = self._inside(state.velocity + self._pull(state.position, now_ns))
-        change = self._limits.acceleration * min(max(passed_s, 0.0), self.path.longest_s)
-        self._velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
+        step_s = min(max(passed_s, 0.0), self.path.longest_s)
+        change = self._limits.acceleration * step_s
+        velocity = np.clip(velocity, self._velocity - change, self._velocity + change)
+        if self._limits.guard is not None:
+            position = self._nearest(state.position)
+            velocity = self._limits.guard.slowed_step(position, self._velocity, velocity, step_s, velocity)
+        self._velocity = velocity
         if self._velocity.any():
             self._moved_ns = now_ns
         return self._velocity
@@ -350,11 +378,16 @@ class JogStream:
         return shown
 
     def _pull(self, commanded: np.ndarray, now_ns: int) -> np.ndarray:
-        if not self._pulling or self._reached is None or not self._is_fresh(now_ns):
+        if not self._pulling or not self._is_fresh(now_ns):
             return np.zeros_like(commanded)
-        distance = commanded - np.clip(commanded, *(self._reached + self._off))
+        distance = commanded - self._nearest(commanded)
         fastest = _PULL * self._limits.velocity
         return np.where(self.standing, 0.0, np.clip(self._gain * distance, -fastest, fastest))
+
+    def _nearest(self, commanded: np.ndarray) -> np.ndarray:
+        """Where the joints may be that is nearest to a position, float64 [D] each."""
+        assert self._reached is not None
+        return np.clip(commanded, *(self._reached + self._off))
 
     def _inside(self, velocity: np.ndarray) -> np.ndarray:
         """The velocity within its limit, and such that the joints can still brake within their range: those

@@ -151,7 +151,8 @@ class Motion:
         self.source.follow_newest()
         self._adopt()
         follower = self.robot.follower
-        follower.look()
+        if fault := follower.look(self._clock.now_ns()):
+            self.holds.fault(fault)
         self.holds.hindered({**self._causes.hindrances, **self._outputs.hindrances})
         now_ns = self._clock.now_ns()
         change, path = follower.step(now_ns)

@@ -7,7 +7,6 @@ rest that gets no commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from vla_accel_ros.control.following.joining import MOVING
 from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import JOINT_STATES, MotionState, Safety, Watchdog
 from vla_accel_ros.control.holds import Holds
-from vla_accel_ros.control.kinematics.guard import HandGuard
+from vla_accel_ros.control.kinematics.guard import guarded
 from vla_accel_ros.control.kinematics.rows import Rows
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock
@@ -64,9 +63,6 @@ class Robot:
         self._tempo = options.make_tempo(contract)
         whole = options.mode == "block" or self._tempo is not None
         self._rows = None if layout is None else Rows(layout, limits, whole)
-        hands = () if layout is None else layout.hands
-        collisions = contract.collisions
-        self._guard = HandGuard(hands, limits, collisions) if hands or collisions else None
 
     def begin(self) -> None:
         """Start without knowledge of the motion, and command nothing.
@@ -75,16 +71,15 @@ class Robot:
         """
         self.beginning += 1
         joints, options = self.contract.action_joints, self.options
-        max_age_s, limits = self.contract.chunk.max_age_s, JointLimits.of(joints)
+        max_age_s, names = self.contract.chunk.max_age_s, tuple(joint.name for joint in joints)
         buffer = TrajectoryBuffer(
-            tuple(joint.name for joint in joints),
-            limits if self._guard is None else replace(limits, together=True),
+            names,
+            guarded(self.contract, names),
             options.mode,
             blend_s=options.blend_s,
             lead_s=self.outputs.lead_s(),
             execution_horizon=options.execution_horizon,
             max_age_s=max_age_s,
-            guard=self._guard,
             tempo=self._tempo,
         )
         following = FollowingError(
@@ -139,10 +134,6 @@ class Robot:
         if self._tempo is not None and task.strip() and task != self._tempo.task:
             self._tempo.task = task
             self.log.append(("info", f"speed {self._tempo} for {task!r}"))
-
-    def slowed(self, path: Trajectory) -> Trajectory:
-        """A motion of all joints from rest to rest, so slow that no hand is too fast."""
-        return path if self._guard is None else self._guard.slowed(path)
 
     def open(self) -> None:
         """Prepare the controllers."""

@@ -27,8 +27,12 @@ from vla_accel_ros.control.chunking.crossing import Knots, crossing
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.chunking.tempo import Tempo
 from vla_accel_ros.control.kinematics.guard import HandGuard
-from vla_accel_ros.control.limits import joint_limits
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
+from vla_accel_ros.control.limits.joint_limits import (
+    JointLimits,
+    brake_from,
+    brake_on_arrival,
+    rest_to_rest_s,
+)
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport
 from vla_accel_ros.control.trajectory import Trajectory, check_finite, trusted
 from vla_accel_ros.types import Chunk
@@ -54,7 +58,7 @@ class TrajectoryBuffer:
         that is already committed stays committed.
     execution_horizon: number of actions of a chunk that `block` executes; None for all.
     max_age_s: a sent path begins to brake this long after the stamp of the newest chunk.
-    guard: of hands, whose limits a plan keeps, too. tempo: None to play chunks as the policy timed them.
+    tempo: None to play chunks as the policy timed them.
 
     Attributes for diagnostics: `counts` (accepted, renewed, past, out_of_order, early, slow, refused,
     clock_jumps), `latency_s` (now - stamp of the last chunk), `report` (of the last limiting) and `plan`. Use
@@ -70,7 +74,6 @@ class TrajectoryBuffer:
         lead_s: float = 0.03,
         execution_horizon: int | None = None,
         max_age_s: float = math.inf,
-        guard: HandGuard | None = None,
         tempo: Tempo | None = None,
     ):
         if mode not in MODES:
@@ -86,7 +89,8 @@ class TrajectoryBuffer:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
-        self.guard, self.tempo = guard or HandGuard((), limits), tempo
+        self.guard: HandGuard = limits.guard or HandGuard((), limits)
+        self.tempo = tempo
         self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
@@ -238,23 +242,24 @@ class TrajectoryBuffer:
         self._now_ns = now_ns if self._now_ns is None else max(self._now_ns, now_ns)
         self._committed_ns = max(commit_ns, self._committed_ns or commit_ns)
 
-    def go_to(self, position: np.ndarray, away: np.ndarray, now_ns: int) -> Trajectory:
+    def go_to(
+        self, position: np.ndarray, away: np.ndarray, now_ns: int, least: np.ndarray | float = 0.0
+    ) -> Trajectory:
         """Come to rest at float64 [D] positions and hold; away [D]: greatest distance of each joint from
-        there.
+        there; least: see rest_to_rest_s.
 
         The trajectory is one point in the future, which a controller approaches from wherever it is: one
         cubic from rest to rest, within the limits of speed and acceleration even if it arrives late.
         """
-        end_ns = now_ns + self.rest_to_rest_ns(away)
+        end_ns = now_ns + self.rest_to_rest_ns(away, position, least)
         self.reset(position)
         self._now_ns, self._committed_ns = now_ns, end_ns
         standstill = np.zeros((1, len(self.joints)))
         return Trajectory(self.joints, np.array([end_ns]), np.reshape(position, (1, -1)), standstill)
 
-    def rest_to_rest_ns(self, away: np.ndarray) -> int:
-        """Duration of a rest-to-rest cubic over distances [D] within the limits, plus kept_s for the
-        delivery."""
-        return math.ceil((joint_limits.rest_to_rest_s(away, self.limits) + self.kept_s) * 1e3) * 1_000_000
+    def rest_to_rest_ns(self, away: np.ndarray, goal: np.ndarray, least: np.ndarray | float) -> int:
+        """Duration of a rest-to-rest cubic (rest_to_rest_s), plus kept_s for the delivery."""
+        return math.ceil((rest_to_rest_s(away, goal, self.limits, least) + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for an invalid chunk; see `update`."""

@@ -216,12 +216,20 @@ class ChunkFollower:
         self.safety.watchdog.human, self._waiting = human, None
         self._valid_from_ns = max(now_ns, self._valid_from_ns or now_ns)
 
-    def look(self) -> None:
-        """Take what the controllers report; called before `step`."""
+    def look(self, now_ns: int) -> str:
+        """Take what the controllers report; called before `step`. Returns the sentence of a fault that they
+        show, else empty."""
         if self._controllers is not None:
             self.joining.told(self._controllers.reference())
             self.joining.rests(self._controllers.rests_ns())
             self.joining.waits = self._controllers.waits
+            if reason := self._controllers.astray():
+                self.joining.mistrust(slice(None))
+                words = (
+                    f"on the way to where it is commanded, {reason}; ~/resume goes on from where it stands"
+                )
+                return self._fault(words, slice(None), now_ns) if self.runs else ""
+        return ""
 
     def adapt(self) -> None:
         """Adapt to how long messages take; called when what `step` returned has been sent."""
@@ -391,7 +399,7 @@ class ChunkFollower:
         executed = self._controllers.commanded(t_ns)
         return np.where(np.isfinite(executed), executed, commanded)
 
-    def _fault(self, sentence: str, joint: int, stamp_ns: int) -> str:
+    def _fault(self, sentence: str, joint: int | slice, stamp_ns: int) -> str:
         self.faults[sentence] = None
         self.safety.hold(sentence)
         self.joining.mistrust(joint)

@@ -28,6 +28,7 @@ from vla_accel_ros.control.following.watchdog import (
     MotionState,
     Safety,
 )
+from vla_accel_ros.control.limits.joint_limits import SAG
 from vla_accel_ros.control.trajectory import Trajectory
 
 MOVING = "the joints are moving, but not by this node"
@@ -41,8 +42,6 @@ _STILL_OF_SPEED, _STILL = 0.1, 0.002
 _TURN = 2.0 * math.pi
 _LEFT_NS = 50_000_000
 _STAND_NS = 200_000_000
-# Share of the usual following distance that joints keep when they stand still.
-_SAG = 0.2
 
 
 class Joining:
@@ -158,7 +157,7 @@ class Joining:
     def approach_ns(self) -> int:
         """Duration of a join from the commanded to the measured position, or to the end of the range that is
         nearest to it; the distance is at least the usual one."""
-        distance = self.usual
+        distance, goal = SAG * self.usual, np.zeros_like(self.usual)
         if self.measured is not None:
             limits = self._buffer.limits
             position = np.clip(
@@ -166,8 +165,8 @@ class Joining:
             )
             goal = np.clip(position, limits.lower, limits.upper)
             farthest = np.fmax(np.abs(goal - position), np.abs(goal - self.setpoint))
-            distance = np.fmax(distance, farthest + _SAG * self.usual)
-        return self._buffer.rest_to_rest_ns(distance)
+            distance = farthest + distance
+        return self._buffer.rest_to_rest_ns(distance, goal, self.usual)
 
     def came(self, position: np.ndarray, stamp_ns: int, now_ns: int) -> None:
         """Joints were measured, believed or not."""
@@ -194,8 +193,8 @@ class Joining:
         """The joint states are late: nobody saw whether the joints moved meanwhile."""
         self._stayed = _STILL_OF_RANGE
 
-    def mistrust(self, joint: int) -> None:
-        """This joint must be joined, wherever it is measured."""
+    def mistrust(self, joint: int | slice) -> None:
+        """This joint, or all, must be joined, wherever it is measured."""
         self._elsewhere[joint] = True
 
     def lasts(self, now_ns: int) -> bool:
@@ -244,8 +243,8 @@ class Joining:
         distance = np.maximum(np.abs(goal - commanded), np.abs(goal - measured))
         if not self.begun:
             distance = np.fmax(distance, np.abs(goal - self.setpoint))
-        distance += np.minimum(_SAG * self.usual, distance / 10.0)
-        join = self._buffer.go_to(goal, np.where(moved, np.maximum(distance, self.usual), distance), now_ns)
+        distance += np.minimum(SAG * self.usual, distance / 10.0)
+        join = self._buffer.go_to(goal, distance, now_ns, np.where(moved, self.usual, 0.0))
         self._counts["joins"] += bool(moved.any())
         self.rest_ns = self.until_ns = join.end_ns
         self.begun = self._joined = True

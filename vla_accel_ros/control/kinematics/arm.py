@@ -59,6 +59,7 @@ class Arm:
         self.joints = tuple(self._model.names[1:])
         self.columns = np.array([list(joints).index(name) for name in self.joints])
         self.limits = limits.select(self.columns)
+        self._reach = self._reaches_at_most()
         self._turns = [joint.nq == 2 for joint in self._model.joints[1:]]
 
     def pose(self, positions: np.ndarray) -> Any:
@@ -100,6 +101,29 @@ class Arm:
             cause = "the arm is stretched out or folded there (singular)"
         turned = f" and {float(np.linalg.norm(error[3:])):.2f} rad"
         return f"{goal} m is out of its reach by {off:.3f} m{turned}: {cause}"
+
+    def way(self, around: np.ndarray, away: np.ndarray) -> np.ndarray:
+        """How far the tip goes and turns at most [m, rad], float64 [2], while each joint goes a distance at
+        which it is nowhere further from a place, float64 [J] each.
+
+        The tip is as far from a joint's axis as at that place, and further by what the joints behind it move
+        it; never further than they are long.
+        """
+        moved = self._reach[0] * away
+        behind = np.cumsum(moved[::-1])[::-1] - moved
+        arms = np.linalg.norm(self.jacobian(around)[:3], axis=0) + behind
+        return np.array([np.minimum(arms, self._reach[0]), self._reach[1]]) @ away
+
+    def _reaches_at_most(self) -> np.ndarray:
+        """How far the tip moves and turns at most with each joint [per rad or m], float64 [2, J]."""
+        model = self._model
+        slides = np.array([joint.shortname().startswith("JointModelP") for joint in model.joints[1:]])
+        ways = np.maximum(np.abs(self.limits.lower), np.abs(self.limits.upper))
+        lengths = [np.linalg.norm(place.translation) for place in [*model.jointPlacements][1:]]
+        lengths += np.where(slides, ways, 0.0)
+        beyond = np.linalg.norm(model.frames[self._tip].placement.translation) + np.cumsum(lengths[::-1])
+        arms = beyond[::-1] - lengths
+        return np.where(slides, [[1.0], [0.0]], [arms, np.ones_like(arms)])
 
     def _towards(self, pose: Any, positions: np.ndarray) -> np.ndarray:
         free = len(self.joints) > 6

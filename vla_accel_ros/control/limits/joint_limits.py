@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, check_finite, trusted
 
 TURN = 2.0 * math.pi
+SAG = 0.2
+"""Share of the usual following distance that joints keep when they stand still."""
 _SHORTEST_S = 0.1
 # Longest time until a clock that was set is noticed.
 _NOTICED_S = 0.02
@@ -54,8 +56,8 @@ class JointLimits:
     """float64 [D] each: lower and upper position (rad or m), greatest speed (per s) and acceleration (per
     s^2). continuous: bool [D], joints that turn without end; their positions are counted on across pi, and
     lower and upper bound the count; by default there is none. together: joints brake in the same time, so
-    that a hand slows down on its way. Raises ValueError if the lengths differ or a range, speed or
-    acceleration is empty."""
+    that a hand slows down on its way. guard: of the hands that the joints move (kinematics/guard.py), None
+    without. Raises ValueError if the lengths differ or a range, speed or acceleration is empty."""
 
     lower: np.ndarray
     upper: np.ndarray
@@ -63,6 +65,7 @@ class JointLimits:
     acceleration: np.ndarray
     continuous: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     together: bool = field(default=False, kw_only=True)
+    guard: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not np.size(self.continuous):
@@ -92,7 +95,7 @@ class JointLimits:
         return cls(lower, upper, velocity, acceleration, continuous > 0.0)
 
     def select(self, columns: np.ndarray) -> JointLimits:
-        """The limits of some of the joints."""
+        """The limits of some of the joints, without a guard."""
         limits = self.lower, self.upper, self.velocity, self.acceleration, self.continuous
         return JointLimits(*(of_joints[columns] for of_joints in limits), together=self.together)
 
@@ -183,10 +186,18 @@ def brake_on_arrival(
     return Trajectory(joints, np.array([now_ns + math.ceil(rest_s * 1e9)]), end, np.zeros_like(end))
 
 
-def rest_to_rest_s(away: np.ndarray, limits: JointLimits) -> float:
-    """Duration of one cubic over distances, float64 [D], from rest to rest within the limits."""
-    speed_s, push_s = 1.5 * away / limits.velocity, np.sqrt(6.0 * away / limits.acceleration)
-    return max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+def rest_to_rest_s(
+    away: np.ndarray, goal: np.ndarray, limits: JointLimits, least: np.ndarray | float = 0.0
+) -> float:
+    """Duration of one cubic to a goal from distances of at most `away`, from rest to rest within the limits.
+    least: for how far the joints' own limits suffice, if nobody knows; float64 [D] each. Of that a hand, for
+    which it would take too long, is given the share by which joints sag."""
+    joints = np.maximum(away, least)
+    speed_s, push_s = 1.5 * joints / limits.velocity, np.sqrt(6.0 * joints / limits.acceleration)
+    shortest_s = max(float(np.maximum(speed_s, push_s).max(initial=0.0)), _SHORTEST_S)
+    if limits.guard is None:
+        return shortest_s
+    return max(shortest_s, 1.5 * float(limits.guard.least_s(np.maximum(away, SAG * least), goal)))
 
 
 def cut(trajectory: Trajectory, at_ns: int, limits: JointLimits) -> Trajectory:

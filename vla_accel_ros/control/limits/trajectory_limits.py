@@ -10,6 +10,7 @@ geometrically so that a long way to rest takes no more steps than a short one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def enforce(
     rests at its asked position, for LONGEST_CHASE_S at most, and then brakes. So the result may have more
     points, but at most max(N, MOST_SPLIT) + MOST_CHASE + 2 D. If the asked path ends in motion, so does the
     result. A start already beyond a limit is brought back without a jump. Raises ValueError if the start is
-    not before the first point.
+    not before the first point, or `limits.guard` refuses the motion.
     """
     if start.stamp_ns >= trajectory.start_ns:
         raise ValueError(
@@ -100,7 +101,8 @@ def enforce(
         asked_v = knot_velocities(times, asked_p, first=v_start)
     else:
         asked_v = np.concatenate([v_start[None], trajectory.velocities])
-    return enforce_knots(trajectory.joints, times, asked_p, asked_v, limits)
+    knots = enforce_knots if limits.guard is None else limits.guard.enforce
+    return cast(tuple[Trajectory, LimitReport], knots(trajectory.joints, times, asked_p, asked_v, limits))
 
 
 def enforce_knots(

@@ -17,7 +17,8 @@ import numpy as np
 from vla_accel_ros.control.following.joint_faults import FollowingError, usual
 from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, RELEASED
 from vla_accel_ros.control.holds import RESTARTED
-from vla_accel_ros.control.limits.joint_limits import JointLimits, rest_to_rest_s
+from vla_accel_ros.control.kinematics.guard import guarded
+from vla_accel_ros.control.limits.joint_limits import rest_to_rest_s
 from vla_accel_ros.control.orders.moves import MoveInParts, broken_off, move
 from vla_accel_ros.control.orders.order import Steps, come_to_rest, until_at_rest
 from vla_accel_ros.control.outputs.output import Output, by_name
@@ -84,7 +85,7 @@ class Homing:
         contract = robot.contract
         self._robot, self._home, self._speed = robot, dict(contract.home), robot.options.move_speed
         self._joints = [joint for joint in contract.joints if joint.name in self._home]
-        self._limits = JointLimits.of(self._joints) if self._joints else None
+        self._limits = guarded(contract, [j.name for j in self._joints]) if self._joints else None
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
@@ -245,7 +246,7 @@ class Homing:
         """Stop what was sent; jumped: it was sent before the clock was set."""
         robot, topic = self._robot, output.controller.topic
         now_ns, sent, was_ns = robot.clock.now_ns(), self._sent[topic], self._was_ns if jumped else None
-        limits = self._limits_of(sent.joints)
+        limits = guarded(robot.contract, sent.joints)
         braking = broken_off(sent, now_ns, robot.approach_ns, robot.kept_ns, limits, was_ns)
         with robot.outputs.lock:
             if jumped:
@@ -292,9 +293,10 @@ class Homing:
         now_ns = robot.clock.now_ns()
         # The motion begins with an approach from the controller's setpoint to the measured position, also of
         # joints that only twists move otherwise.
-        distance = usual(limits.velocity) + np.abs(position - start)
-        first_ns = max(robot.approach_ns, round(rest_to_rest_s(distance, limits) * 1e9))
-        whole = robot.slowed(move(names, start, goal, limits, self._speed, now_ns + first_ns))
+        distance = np.abs(position - start)
+        approach_s = rest_to_rest_s(distance, start, limits, usual(limits.velocity) + distance)
+        first_ns = max(robot.approach_ns, round(approach_s * 1e9))
+        whole = move(names, start, goal, limits, self._speed, now_ns + first_ns)
         moves = []
         for output in self._outputs:
             topic, share = output.controller.topic, whole.select(output.controller.joints)
@@ -304,7 +306,7 @@ class Homing:
                 self._sent[topic] = share
                 action.start(share, now_ns)
                 continue
-            parts = moves[-1].parts = MoveInParts(share, self._limits_of(share.joints), self.most_ns)
+            parts = moves[-1].parts = MoveInParts(share, guarded(robot.contract, share.joints), self.most_ns)
             first = parts.part
             with robot.outputs.lock:
                 output.send(first, now_ns)
@@ -337,14 +339,10 @@ class Homing:
     def _away(self, trajectory: Trajectory) -> str:
         """The sentence of a joint that is not at the trajectory's end; empty if all are."""
         measured = self._robot.measured or {}
-        stamps, span = self._robot.measured_ns, self._limits_of(trajectory.joints).span
+        stamps, span = self._robot.measured_ns, guarded(self._robot.contract, trajectory.joints).span
         if min(stamps.get(name, 0) for name in trajectory.joints) < trajectory.end_ns:
             return "nothing has been measured since it ended; look at the driver of the joints"
         for name, goal, close in zip(trajectory.joints, trajectory.positions[-1], _CLOSE_OF_RANGE * span):
             if abs(measured[name] - goal) > close:
                 return f"{name} is at {measured[name]:.3f}, not {goal:.3f}; clear its way"
         return ""
-
-    def _limits_of(self, names: tuple[str, ...]) -> JointLimits:
-        joints = {joint.name: joint for joint in self._joints}
-        return JointLimits.of(joints[name] for name in names)

@@ -11,6 +11,7 @@ would without chunks.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 
@@ -63,7 +64,8 @@ def move(
     stretch = max(1.0, float((fastest / velocity).max()), math.sqrt(float((hardest / acceleration).max())))
     times_ns = start_ns + np.round(u[:, 0] * duration_s * stretch * 1e9).astype(np.int64)
     positions[-1] = goal
-    return Trajectory(joints, times_ns, positions, velocities / stretch)
+    path = Trajectory(joints, times_ns, positions, velocities / stretch)
+    return path if limits.guard is None else cast(Trajectory, limits.guard.slowed(path))
 
 
 class MoveInParts:

@@ -23,7 +23,13 @@ import numpy as np
 
 from vla_accel_ros.control.chunking.buffer import SET_BACK_NS
 from vla_accel_ros.control.following.joint_faults import usual
-from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, cut, rest_to_rest_s
+from vla_accel_ros.control.limits.joint_limits import (
+    JointLimits,
+    brake,
+    brake_on_arrival,
+    cut,
+    rest_to_rest_s,
+)
 from vla_accel_ros.control.limits.trajectory_limits import enforce
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint, trusted
 
@@ -46,7 +52,7 @@ class HandOver:
     """
 
     def __init__(self, limits: JointLimits) -> None:
-        self._limits, self.late = limits, 0
+        self._limits, self.late, self._astray = limits, 0, ""
         self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
@@ -66,6 +72,11 @@ class HandOver:
     def rests_ns(self) -> int:
         """When the controller comes to rest if its trajectory was not sent as decided, else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
+
+    def astray(self) -> str:
+        """See Output.astray."""
+        reason, self._astray = self._astray, ""
+        return reason
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
         """Commanded position, float64 [D], at a time within the last second or in the future, by the
@@ -223,7 +234,7 @@ class HandOver:
     ) -> Trajectory:
         """At rest there, after a join that is long enough for the distance `away`, in case the report was
         wrong."""
-        join_ns = round((rest_to_rest_s(away, self._limits) + 2.0 * lead_s) * 1e9)
+        join_ns = round((rest_to_rest_s(away, position, self._limits) + 2.0 * lead_s) * 1e9)
         return Trajectory(joints, np.array([now_ns + join_ns]), position[None], np.zeros((1, len(position))))
 
     def _executes(self, path: Trajectory, since_ns: int) -> None:
@@ -249,7 +260,8 @@ class HandOver:
             leading = self._rest_at(executed, now_ns)
         if leading is not None:
             distance = _away(leading.positions[-1], decided)
-            approach_ns = max(approach_ns, round(rest_to_rest_s(distance, self._limits) * 1e9) + 2 * lead_ns)
+            join_s = rest_to_rest_s(distance, decided.positions[0], self._limits)
+            approach_ns = max(approach_ns, round(join_s * 1e9) + 2 * lead_ns)
             if now_ns < leading.end_ns:
                 # At rest before the message may have come, it must not begin the approach before that either.
                 leading = leading.until(now_ns + 2 * lead_ns)
@@ -281,7 +293,12 @@ class HandOver:
             velocities = np.zeros_like(positions)
         motion = Trajectory(decided.joints, times, positions, velocities)
         position, velocity = old.sample(commit_ns)
-        led, _ = enforce(motion, TrajectoryPoint(commit_ns, position, velocity), self._limits)
+        state = TrajectoryPoint(commit_ns, position, velocity)
+        try:
+            led, _ = enforce(motion, state, self._limits)
+        except ValueError as refusal:
+            self._astray = str(refusal)
+            return old.since(now_ns).then(brake(old.joints, state, self._limits))
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)
         joined = Trajectory(

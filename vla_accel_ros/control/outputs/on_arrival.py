@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_on_arrival, rest_to_rest_s
-from vla_accel_ros.control.trajectory import Trajectory, extremes
+from vla_accel_ros.control.trajectory import Trajectory, extremes, trusted
 
 SPEED, ACCELERATION = 0.6, 0.5
 """Shares of the limits that are left to the decided motion."""
@@ -61,14 +61,15 @@ def approached(
     """
     beyond = _BEYOND * (limits.upper - limits.lower)
     lower, upper = limits.lower - beyond, limits.upper + beyond
-    whole = JointLimits(lower, upper, limits.velocity / SPEED, limits.acceleration / ACCELERATION)
+    top = limits.velocity / SPEED, limits.acceleration / ACCELERATION
+    whole = JointLimits(lower, upper, *top, guard=limits.guard)
     takes_s, lead_ns = approach_s(limits, lead_s), round(lead_s * 1e9)
     if executed(now_ns) is None:
         return ahead(path, now_ns + round(takes_s * 1e9))
     states = [s for late_ns in (-lead_ns, 0, lead_ns) if (s := executed(now_ns + late_ns)) is not None]
     for _ in range(_LATER_TIMES):
         goal = path.sample(now_ns + round(takes_s * 1e9))
-        if all(_keeps(whole, *extremes(*state, *goal, takes_s)) for state in states):
+        if all(_keeps(whole, state, goal, takes_s) for state in states):
             return ahead(path, now_ns + round(takes_s * 1e9))
         takes_s *= _LATER
 
@@ -78,16 +79,26 @@ def approached(
         return state
 
     stop = brake_on_arrival(path.joints, reference, now_ns, now_ns, lead_s, whole)
-    away_s = rest_to_rest_s(np.abs(path.positions[-1] - stop.positions[-1]), limits)
+    goal = path.positions[-1]
+    away_s = rest_to_rest_s(np.abs(goal - stop.positions[-1]), goal, limits)
     return stop.then(ahead(path, max(path.end_ns, stop.end_ns + round(away_s * 1e9))))
 
 
 def _keeps(
-    limits: JointLimits, lowest: np.ndarray, highest: np.ndarray, speed: np.ndarray, acceleration: np.ndarray
+    limits: JointLimits,
+    begin: tuple[np.ndarray, np.ndarray],
+    end: tuple[np.ndarray, np.ndarray],
+    takes_s: float,
 ) -> bool:
-    """Whether motion with these extremes, float64 [D] each, keeps the limits."""
+    """Whether a cubic between positions and velocities, float64 [D] each, keeps the limits, of which those of
+    a hand are eased."""
+    lowest, highest, speed, acceleration = extremes(*begin, *end, takes_s)
     inside = (lowest >= limits.lower) & (highest <= limits.upper)
-    return bool((inside & (speed <= limits.velocity) & (acceleration <= limits.acceleration)).all())
+    if not (inside & (speed <= limits.velocity) & (acceleration <= limits.acceleration)).all():
+        return False
+    times_ns, (positions, velocities) = np.array([0, round(takes_s * 1e9)]), np.stack([begin, end], axis=1)
+    cubic = trusted((), times_ns, positions, velocities)
+    return limits.guard is None or limits.guard.excess(cubic) * SPEED <= 1.0
 
 
 def ahead(path: Trajectory, from_ns: int) -> Trajectory:

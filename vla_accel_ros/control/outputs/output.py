@@ -201,6 +201,11 @@ class Output(ABC):
         """A sentence if the controller does not get its trajectories in time, else empty."""
         return ""
 
+    def astray(self) -> str:
+        """Why its controller cannot be led to the decided motion, and comes to rest; empty if it can, and
+        after that was asked."""
+        return ""
+
     def values(self) -> dict[str, object]:
         """Numbers for diagnostics."""
         return {}

@@ -120,6 +120,11 @@ class Outputs:
         with self.lock:
             return max((output.rests_ns() for output in self._outputs), default=0)
 
+    def astray(self) -> str:
+        """See Output.astray."""
+        with self.lock:
+            return "; ".join(filter(None, [output.astray() for output in self._outputs]))
+
     def at_rest(self) -> bool:
         """Whether all streams of commands have come to their end."""
         now_ns = self._clock.now_ns()

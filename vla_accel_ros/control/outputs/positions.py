@@ -47,6 +47,9 @@ class PositionOutput(Output):
     def at_rest(self, now_ns: int) -> bool:
         return self._stream.at_rest(now_ns)
 
+    def astray(self) -> str:
+        return self._stream.astray()
+
     def close(self) -> None:
         self._channel.close()
 

@@ -105,6 +105,9 @@ class JointVelocityOutput(ServoOutput):
         super().__init__(controller, channel, clock)
         self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)
 
+    def astray(self) -> str:
+        return self._jog.path.astray()
+
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         self._resting = False
         self._jog.follow(trajectory, self._clock.now_ns())

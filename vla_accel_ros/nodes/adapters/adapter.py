@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
+from vla_accel_ros.control.kinematics.guard import guarded
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock, Output
 from vla_accel_ros.extensions import controller_kind, load
@@ -74,7 +75,6 @@ def make_output(
 ) -> Output:
     """The output of one controller. twist: the buffer of hand velocities, None if no servo_twist controller
     moves the hand."""
-    joints = {joint.name: joint for joint in contract.joints}
-    limits = JointLimits.of(joints[name] for name in controller.joints)
+    limits = guarded(contract, controller.joints)
     kind: type[Adapter] = load(controller_kind(controller.kind).adapter)
     return kind.make(Setup(node, controller, limits, twist))
