@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from adversary import Result, play, results
 from adversary_faults import FAULTS, Episode
+from adversary_of_bases import EpisodeOfBases
 from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_hands import EpisodeOfHands
 from adversary_of_many import MORE, EpisodeOfMany
@@ -159,6 +160,13 @@ def test_hands_keep_the_limits_of_their_joints_their_speed_and_their_box():
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([result.moved for result in played]) > 0.1
+
+
+def test_bases_keep_their_limits_and_roll_no_longer_than_chunks_allow():
+    played = [EpisodeOfBases(seed).run() for seed in range(60)]
+    broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
+    assert not broken, "\n".join(broken)
+    assert np.mean([episode.rolling for episode in played]) > 0.1
 
 
 def test_a_seed_plays_the_same_again():

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vla_accel_ros.contract import readers, urdf
+from vla_accel_ros.contract.base import read_base
 from vla_accel_ros.contract.fields import Fields, closest
 from vla_accel_ros.contract.force import check_force, read_force
 from vla_accel_ros.contract.hands import Columns, make_arms, read_collisions, read_hands
@@ -26,6 +27,7 @@ from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
     NAME,
     NAME_FORM,
+    Base,
     Camera,
     ChunkTiming,
     Controller,
@@ -58,7 +60,7 @@ class Contract:
     the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). actions_given:
     whether the file says so, which it must if the model's statistics leave it open. force: force sensors and
     the arm's reaction to them, None without. keys: of a policy server's requests. teleop:
-    what a person commands the arm by, or None.
+    what a person commands the arm by, or None. base: a mobile one, or None.
     """
 
     robot: str
@@ -78,6 +80,7 @@ class Contract:
     keys: Keys = field(default_factory=lambda: Keys({}))
     hands: tuple[tuple[Hand, Arm], ...] = ()
     collisions: Collisions | None = None
+    base: Base | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -130,6 +133,7 @@ class Contract:
             actions=actions,
             twist=readers.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
+            base=read_base(file.child("base")) if file.has("base") else None,
             actions_given=file.contains("actions"),
         )
         contract = replace(
@@ -168,6 +172,16 @@ class Contract:
         return tuple(joint.name for joint in self.joints)
 
     @property
+    def observed(self) -> tuple[Joint, ...]:
+        """The joints, and the speeds of a base that has odometry: what `to_policy` takes."""
+        return self.joints + (self.base.axes if self.base is not None and self.base.odometry else ())
+
+    @property
+    def commanded(self) -> tuple[Controller, ...]:
+        """The controllers of the joints, and that of the base."""
+        return self.controllers + (() if self.base is None else (self.base.controller,))
+
+    @property
     def action_joints(self) -> tuple[Joint, ...]:
         """The joints that have a target in a row of a chunk, in the policy's order; all of them unless
         actions are twists."""
@@ -177,7 +191,7 @@ class Contract:
     @property
     def action_names(self) -> tuple[str, ...]:
         """Names of the columns of a chunk [A]: for twist actions those of TWIST first, then joints; those of
-        a hand in place of its joints."""
+        a hand in place of its joints; those of a base last."""
         return tuple(name for name, _ in self._columns.rows)
 
     @property
@@ -192,7 +206,9 @@ class Contract:
         if not (self.hands or speeds):
             return None
         joints = tuple(joint.name for joint in self.action_joints)
-        return Layout(self.hands, self.action_names, joints, speeds)
+        return Layout(
+            self.hands, self.action_names, joints, speeds, 0 if self.base is None else len(self.base.axes)
+        )
 
     @property
     def delta_mask(self) -> np.ndarray:
@@ -217,7 +233,7 @@ class Contract:
         return ages
 
     def to_policy(self, positions: ArrayLike) -> np.ndarray:
-        """ROS joint positions [..., D] as the policy's state, float64 [..., S]."""
+        """What is observed, [..., O] in ROS units, as the policy's state, float64 [..., S]."""
         scale, offset = self._state_units
         values = np.asarray(positions, dtype=np.float64)
         return self._columns.state(values, values * scale + offset)
@@ -227,6 +243,7 @@ class Contract:
         velocities where those are the policy's actions.
 
         The columns of a twist are in ROS units already, and those of a hand are for Rows: they do not change.
+        Those of a base become velocities.
         """
         scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
@@ -234,13 +251,14 @@ class Contract:
     @cached_property
     def _columns(self) -> Columns:
         twist = TWIST if self.actions == "twist" else ()
-        return Columns(self.hands, self.joints, self.action_joints, twist)
+        base = () if self.base is None else self.base.axes
+        return Columns(self.hands, self.observed, self.action_joints, twist, base)
 
     @cached_property
     def _state_units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scale and offset of the joints, [D] each."""
-        scales = np.array([joint.scale for joint in self.joints])
-        return scales, np.array([joint.offset for joint in self.joints])
+        """Scale and offset of what is observed, [O] each."""
+        scales = np.array([joint.scale for joint in self.observed])
+        return scales, np.array([joint.offset for joint in self.observed])
 
     @cached_property
     def _action_units(self) -> tuple[np.ndarray, np.ndarray]:
@@ -276,6 +294,8 @@ def _check_names(file: Fields, contract: Contract) -> None:
         topics += [("teleop.topic", contract.teleop.topic)]
     topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
     topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
+    if contract.base is not None:
+        topics += [("base.topic", contract.base.controller.topic), ("base.odometry", contract.base.odometry)]
     _unique(file, topics, "give every stream its own topic")
     names = [(f"joints[{i}].name", joint.name) for i, joint in enumerate(joints)]
     once = _unique(file, names, "name every joint once")

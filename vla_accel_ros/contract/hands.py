@@ -124,8 +124,8 @@ def read_collisions(
 
 
 class Columns:
-    """Which numbers rows and states have. joints: all [D]. moved: those that have a target. first: names of
-    the numbers in front of a row."""
+    """Which numbers rows and states have. joints: all that is observed [O]. moved: those that have a target.
+    first: names of the numbers in front of a row. base: those at its end."""
 
     def __init__(
         self,
@@ -133,10 +133,11 @@ class Columns:
         joints: Sequence[Joint],
         moved: Sequence[Joint],
         first: tuple[str, ...],
+        base: Sequence[Joint] = (),
     ) -> None:
         self._hands, self._joints = hands, joints
         self.rows: list[tuple[str, Joint | None]] = [(name, None) for name in first]
-        self.rows += self._row(moved)
+        self.rows += [*self._row(moved), *((axis.name, axis) for axis in base)]
         self.state_names = tuple(name for name, *_ in self._state())
         self.plain = all(index is not None and sign == 1.0 for _, index, sign in self._state())
 

@@ -203,6 +203,23 @@ class Twist:
 
 
 @dataclass(frozen=True)
+class Base:
+    """A mobile base. axes: what the last numbers of a row are, each with its speed (m/s or rad/s), and as one
+    of the state if there is `odometry`, a topic. places: theirs among the six numbers of a twist. controller:
+    its kind is the type of its messages. speeds, accelerations: greatest of the way and of the turn. timeout_s:
+    without commands for so long it stops by itself.
+    """
+
+    axes: tuple[Joint, ...]
+    places: tuple[int, ...]
+    controller: Controller
+    speeds: tuple[float, float]
+    accelerations: tuple[float, float]
+    timeout_s: float
+    odometry: str = ""
+
+
+@dataclass(frozen=True)
 class ChunkTiming:
     """step_dt_s: seconds between two actions. max_age_s: a chunk whose observation is older is too old."""
 

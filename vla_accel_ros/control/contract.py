@@ -41,6 +41,10 @@ class Contract(Protocol):
     @property
     def controllers(self) -> Sequence[Controller]: ...
     @property
+    def commanded(self) -> Sequence[Controller]: ...
+    @property
+    def base(self) -> Any: ...
+    @property
     def home(self) -> Mapping[str, float]: ...
     @property
     def max_ages_s(self) -> Mapping[str, float]: ...
@@ -104,17 +108,32 @@ class Options:
     run_timeout_s: float = 0.0
     run_stall_s: float = 10.0
 
-    def make_twist(self, contract: Contract) -> TwistBuffer | None:
-        """The buffer of the hand's velocities; None if no controller takes them."""
-        if contract.twist is None:
-            return None
-        (rate_hz,) = (c.rate_hz for c in contract.controllers if c.kind == "servo_twist")
-        return TwistBuffer(
-            contract.twist.per,
-            contract.twist.linear,
-            contract.twist.angular,
-            1.0 / rate_hz,
-            self.mode,
-            self.execution_horizon,
-            None if contract.force is None else contract.force.retreat.hand,
-        )
+    def make_twists(self, contract: Contract) -> dict[str, TwistBuffer]:
+        """The buffers of the hand's and the base's velocities, by the topics of the controllers that take
+        them."""
+        buffers, twist, base = dict[str, TwistBuffer](), contract.twist, contract.base
+        if twist is not None:
+            (servo,) = (c for c in contract.controllers if c.kind == "servo_twist")
+            buffers[servo.topic] = TwistBuffer(
+                twist.per,
+                twist.linear,
+                twist.angular,
+                1.0 / servo.rate_hz,
+                self.mode,
+                self.execution_horizon,
+                None if contract.force is None else contract.force.retreat.hand,
+            )
+        if base is not None:
+            buffers[base.controller.topic] = TwistBuffer(
+                "second",
+                *base.speeds,
+                1.0 / base.controller.rate_hz,
+                self.mode,
+                self.execution_horizon,
+                columns=slice(-len(base.axes), None),
+                places=base.places,
+                accelerations=base.accelerations,
+                stood_s=base.timeout_s,
+                what="base",
+            )
+        return buffers

@@ -6,7 +6,7 @@ rest that gets no commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,8 +35,8 @@ AGAIN_NS = 10_000_000_000
 class Robot:
     """The robot from the configuration of its node to the cleanup.
 
-    history: makes an empty history of the measured joints. twist: the buffer of hand velocities, None if no
-    controller takes them.
+    history: makes an empty history of the measured joints. twists: the buffers of velocities of a hand and a
+    base.
 
     Attributes: `active`; `follower`, what the present motion decides; `beginning`, how often motion began
     anew; `joints`, as measured; `columns`, those of the joints that chunks move; `log`, lines that are not
@@ -51,10 +51,10 @@ class Robot:
         holds: Holds,
         clock: Clock,
         history: Callable[[], Joints],
-        twist: TwistBuffer | None = None,
+        twists: Sequence[TwistBuffer] = (),
     ) -> None:
         self.contract, self.options, self.outputs = contract, options, outputs
-        self.holds, self.clock, self._history, self._twist = holds, clock, history, twist
+        self.holds, self.clock, self._history, self._twists = holds, clock, history, twists
         self.active, self.beginning, self.log = False, 0, list[tuple[str, str]]()
         self._logged_ns = dict[str, int]()
         self.limits = JointLimits.of(contract.joints)
@@ -88,7 +88,7 @@ class Robot:
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
         )
         safety = Safety(Watchdog(self.contract.max_ages_s))
-        self.follower = ChunkFollower(buffer, safety, max_age_s, self._twist, following, self.outputs)
+        self.follower = ChunkFollower(buffer, safety, max_age_s, self._twists, following, self.outputs)
         self.joints, self._counts = self._history(), False
         self.holds.apply(safety)
         self._brakes_until_ns = self._settles_until_ns = 0

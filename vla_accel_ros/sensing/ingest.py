@@ -74,7 +74,7 @@ class Ingest:
         self._oldest_s = {camera.name: camera.max_age_s for camera in cameras}
         span_s = min(max(self._oldest_s.values()), _LONGEST_S)
         continuous = [joint.name for joint in contract.joints if joint.continuous]
-        self._joints = JointHistory(contract.joint_names, _STATES, span_s, continuous)
+        self._joints = JointHistory([joint.name for joint in contract.observed], _STATES, span_s, continuous)
         self._frames = Sources({c.name: self.rings if c.name in in_rings else self._pool for c in cameras})
         self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
@@ -187,6 +187,18 @@ class Ingest:
             self._refuse("joint_states", refusal, now_ns)
             raise
         self._seen("joint_states", stamp_ns, now_ns)
+
+    def odometry(self, twist: Sequence[float], stamp_ns: int, now_ns: int) -> None:
+        """Take the six velocities of an Odometry; as for joints, and with their age limit."""
+        base = self._contract.base
+        assert base is not None
+        try:
+            with self._lock:
+                names = [axis.name for axis in base.axes]
+                self._joints.add(names, [twist[place] for place in base.places], stamp_ns, now_ns)
+        except ValueError as refusal:
+            self._refuse("joint_states", refusal, now_ns)
+            raise
 
     def stamps_ns(self) -> dict[str, int]:
         """The newest usable sample of each stream, by `camera/<name>` and `joint_states`; streams without one

@@ -23,12 +23,14 @@ from vla_accel_ros.types import Chunk
 @dataclass(frozen=True)
 class Layout:
     """Where the numbers of rows are. hands: each with its arm. names: of the columns [A]. joints: those that
-    are moved [D]. velocities: those whose column is a velocity (rad/s or m/s)."""
+    are moved [D]. velocities: those whose column is a velocity (rad/s or m/s). others: number of columns at the
+    end that are none of joints."""
 
     hands: Sequence[tuple[Hand, Arm]]
     names: tuple[str, ...]
     joints: tuple[str, ...]
     velocities: frozenset[str] = frozenset()
+    others: int = 0
 
 
 class Rows:
@@ -44,7 +46,7 @@ class Rows:
         self._velocities = [(i, k) for i, k in plain if layout.joints[k] in layout.velocities]
 
     def targets(self, chunk: Chunk, now_ns: int, measured: np.ndarray, commanded: np.ndarray) -> Chunk:
-        """A chunk of joint targets, float64 [h, D], h <= H. now_ns: rows that were due before are not solved.
+        """A chunk of joint targets, and of `others` as they are, float64 [h, D], h <= H. now_ns: rows that were due before are not solved.
         measured, commanded: float64 [D] joints at the observation.
 
         Raises ValueError if the chunk has other columns, a number that is not finite or a rotation that is
@@ -88,7 +90,7 @@ class Rows:
                 joints[:ahead, arm.columns] = joints[ahead, arm.columns]
         return replace(
             chunk,
-            actions=joints,
+            actions=np.hstack([joints, rows[:, len(names) - self._layout.others :]]),
             update_magnitudes=np.asarray(chunk.update_magnitudes)[: len(joints)],
             execution_horizon=None,
         )

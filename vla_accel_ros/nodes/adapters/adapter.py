@@ -23,7 +23,7 @@ class Setup:
     """What an adapter is made from.
 
     node: publishes its commands (`node.output`) and has the parameters. limits: of the controller's joints,
-    in its order. twist: the buffer of hand velocities, None if no servo_twist controller moves the hand.
+    in its order. twist: the buffer of the velocities that it takes, of a hand or a base; None for others.
     """
 
     node: ManagedNode
@@ -72,8 +72,7 @@ class NodeClock:
 def make_output(
     node: ManagedNode, contract: Contract, controller: Controller, twist: TwistBuffer | None
 ) -> Output:
-    """The output of one controller. twist: the buffer of hand velocities, None if no servo_twist controller
-    moves the hand."""
+    """The output of one controller. twist: see Setup."""
     joints = {joint.name: joint for joint in contract.joints}
     limits = JointLimits.of(joints[name] for name in controller.joints)
     kind: type[Adapter] = load(controller_kind(controller.kind).adapter)

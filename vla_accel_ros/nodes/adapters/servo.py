@@ -115,5 +115,4 @@ class ServoTwistAdapter(ServoAdapter):
         return TwistOutput(setup.controller, setup.twist, cls(setup), setup.clock)
 
     def _fill(self, velocity: np.ndarray) -> None:
-        linear, angular = self._message.twist.linear, self._message.twist.angular
-        linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = velocity.tolist()
+        convert.set_twist(self._message.twist, velocity)
