@@ -103,6 +103,12 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
             rates_hz=(20.0, 250.0),
             frame=True,
         ),
+        "servo_pose": ControllerKind(
+            "geometry_msgs/msg/PoseStamped",
+            "vla_accel_ros.nodes.adapters.servo:ServoPoseAdapter",
+            rates_hz=(20.0, 250.0),
+            frame=True,
+        ),
     },
     POLICIES: {
         "whole": "vla_accel_ros.engine.rules.chunks:whole",

@@ -32,7 +32,7 @@ from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.outputs.positions import PositionOutput
 from vla_accel_ros.control.outputs.reports import ReportedState
-from vla_accel_ros.control.outputs.servo import JointVelocityOutput, TwistOutput
+from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.state_file import Restored
@@ -302,6 +302,8 @@ class Process:
             return JointVelocityOutput(controller, limits, 2.0, line, self.clock)
         if controller.kind == "servo_twist":
             return TwistOutput(controller, twist, line, self.clock)
+        if controller.kind == "servo_pose":
+            return PoseOutput(controller, twist, line, self.clock)
         if controller.kind in BASES:
             return BaseOutput(controller, twist, line, self.clock)
         delivery = Delivery(parameters.lead_s, parameters.lead_max_s)

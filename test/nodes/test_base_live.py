@@ -1,4 +1,4 @@
-"""A mobile base of real nodes: a policy server's velocities arrive on cmd_vel, and its odometry at the policy."""
+"""A mobile base of real nodes: a server's velocities arrive on cmd_vel, and its odometry at the policy."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ from vla_accel_ros.contract.parts import (
     Twist,
 )
 from vla_accel_ros.contract.teleop import read_teleop
+from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
@@ -149,8 +150,9 @@ class Contract:
         _check_twist(file, contract)
         _check_home(file, contract)
         contract = replace(contract, hands=make_arms(file, hands, limits.text, contract.joints))
+        _check_led(file, contract)
         if contract.force is not None:
-            force = check_force(file, contract.force, contract.joints, actions == "twist")
+            force = check_force(file, contract.force, contract.joints, bool(contract.led_joints))
             contract = replace(contract, force=force)
         file.finish()
         return contract
@@ -183,10 +185,14 @@ class Contract:
 
     @property
     def action_joints(self) -> tuple[Joint, ...]:
-        """The joints that have a target in a row of a chunk, in the policy's order; all of them unless
-        actions are twists."""
-        turned = {n for c in self.controllers if c.kind == "servo_twist" for n in c.joints}
-        return tuple(joint for joint in self.joints if joint.name not in turned)
+        """The joints that have a target in a row of a chunk, in the policy's order; all of them unless a hand
+        is led by velocities."""
+        return tuple(joint for joint in self.joints if joint.name not in self.led_joints)
+
+    @property
+    def led_joints(self) -> frozenset[str]:
+        """The joints that MoveIt Servo moves where it is told to lead the hand."""
+        return frozenset(name for c in self.controllers if c.kind in LEADS for name in c.joints)
 
     @property
     def action_names(self) -> tuple[str, ...]:
@@ -206,8 +212,10 @@ class Contract:
         if not (self.hands or speeds):
             return None
         joints = tuple(joint.name for joint in self.action_joints)
+        hands = [(hand, arm) for hand, arm in self.hands if not set(arm.joints) <= self.led_joints]
+        led = next((each for each in self.hands if each not in hands), None)
         return Layout(
-            self.hands, self.action_names, joints, speeds, 0 if self.base is None else len(self.base.axes)
+            hands, self.action_names, joints, speeds, 0 if self.base is None else len(self.base.axes), led
         )
 
     @property
@@ -320,21 +328,41 @@ def _check_names(file: Fields, contract: Contract) -> None:
 
 
 def _check_twist(file: Fields, contract: Contract) -> None:
-    """Exactly one controller takes twists if the policy's actions are twists, and none otherwise."""
+    """Exactly one controller leads the hand if the policy's actions are twists, by twists; at most one if
+    they are of hands, of which there is then one; and none otherwise."""
     if not (file.valid("actions") and file.valid("controllers")):
         return
-    turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
-    if contract.actions == "twist" and not turning:
+    turning = [i for i, c in enumerate(contract.controllers) if c.kind in LEADS]
+    kind = contract.controllers[turning[0]].kind if turning else ""
+    if contract.actions == "twist" and kind != LEADS[0]:
         fix = "give one of controllers kind: servo_twist"
         file.refuse("actions", "twist", "has no controller that takes twists", fix)
-    if contract.actions != "twist" and turning:
-        problem, fix = "moves by twists, and actions are none", "write actions: twist, or kind: servo_joint"
-        file.refuse(f"controllers[{turning[0]}].kind", "servo_twist", problem, fix)
-    if contract.actions == "twist" and contract.teleop is not None:
+    if contract.actions == "joints" and turning:
+        problem, fix = "leads a hand, and actions are joints", "write actions: twist or hands, or servo_joint"
+        file.refuse(f"controllers[{turning[0]}].kind", kind, problem, fix)
+    if turning and contract.teleop is not None:
         file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
     if len(turning) > 1:
         problem = "is there twice, but an action has one twist"
-        file.refuse(f"controllers[{turning[1]}].kind", "servo_twist", problem, "keep one of them")
+        file.refuse(f"controllers[{turning[1]}].kind", kind, problem, "keep one of them")
+
+
+def _check_led(file: Fields, contract: Contract) -> None:
+    """The hand that a controller leads is alone, is that of its joints, and is led by its base's axes."""
+    led = [(i, c) for i, c in enumerate(contract.controllers) if c.kind in LEADS]
+    if contract.actions != "hands" or not led or not contract.hands or not file.valid("controllers"):
+        return
+    (i, controller), (hand, arm) = led[0], contract.hands[0]
+    if len(contract.hands) > 1:
+        file.refuse(
+            "hands", len(contract.hands), f"are too many beside {controller.kind}", "keep one of them"
+        )
+    if set(arm.joints) != set(controller.joints):
+        problem = f"are not those of {hand.name}: {', '.join(arm.joints)}"
+        file.refuse(f"controllers[{i}].joints", ", ".join(controller.joints), problem, "name exactly these")
+    if controller.frame != hand.base:
+        problem = f"is not the base of {hand.name}: {hand.base}"
+        file.refuse(f"controllers[{i}].frame", controller.frame, problem, "write the same link")
 
 
 def _check_home(file: Fields, contract: Contract) -> None:

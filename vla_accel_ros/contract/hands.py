@@ -160,12 +160,13 @@ class Columns:
         return [poses[n] if i is None else sign * numbers[i] for n, i, sign in self._state()]
 
     def _row(self, moved: Sequence[Joint]) -> Iterator[tuple[str, Joint | None]]:
-        names = [joint.name for joint in moved]
+        names = [joint.name for joint in self._joints]
         owners = {name: hand for hand, arm in self._hands for name in arm.joints}
-        for joint in moved:
+        for joint in self._joints:
             hand = owners.get(joint.name)
             if hand is None:
-                yield joint.name, joint
+                if joint in moved:
+                    yield joint.name, joint
             elif names.index(joint.name) == min(names.index(n) for n in names if owners.get(n) is hand):
                 yield from ((name, None) for name in hand.columns)
 

@@ -13,9 +13,13 @@ import numpy as np
 from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.kinematics.collisions import Collisions
+from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import Limited
 from vla_accel_ros.control.outputs.output import Controller
+
+LEADS = ("servo_twist", "servo_pose")
+"""Kinds of controllers that a hand leads."""
 
 
 class Joint(Limited, Protocol):
@@ -112,21 +116,27 @@ class Options:
         """The buffers of the hand's and the base's velocities, by the topics of the controllers that take
         them."""
         buffers, twist, base = dict[str, TwistBuffer](), contract.twist, contract.base
+        layout = contract.layout
+        if twist is None and layout is not None and layout.led is not None:
+            twist = layout.led[0]
         if twist is not None:
-            (servo,) = (c for c in contract.controllers if c.kind == "servo_twist")
+            (servo,) = (c for c in contract.controllers if c.kind in LEADS)
+            tip = None if contract.twist is not None else Tip(twist.box, goes_on=servo.kind == LEADS[1])
             buffers[servo.topic] = TwistBuffer(
-                twist.per,
+                "second" if contract.twist is None else twist.per,
                 twist.linear,
                 twist.angular,
                 1.0 / servo.rate_hz,
                 self.mode,
                 self.execution_horizon,
                 None if contract.force is None else contract.force.retreat.hand,
+                tip=tip,
             )
         if base is not None:
             buffers[base.controller.topic] = TwistBuffer(
                 "second",
-                *base.speeds,
+                base.speeds[0],
+                base.speeds[1],
                 1.0 / base.controller.rate_hz,
                 self.mode,
                 self.execution_horizon,

@@ -20,6 +20,7 @@ from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import JOINT_STATES, MotionState, Safety, Watchdog
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.kinematics.guard import HandGuard
+from vla_accel_ros.control.kinematics.led import LedHand
 from vla_accel_ros.control.kinematics.rows import Rows
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock
@@ -61,7 +62,9 @@ class Robot:
         self.columns = [contract.joint_names.index(joint.name) for joint in contract.action_joints]
         self._joints_age_ns = round(contract.joint_states.max_age_s * 1e9)
         layout, limits = contract.layout, JointLimits.of(contract.action_joints)
-        self._rows = None if layout is None else Rows(layout, limits, options.mode == "block")
+        tips = [twist.tip for twist in twists if twist.tip is not None]
+        self._led = LedHand(*layout.led, tips[0]) if layout is not None and layout.led else None
+        self._rows = None if layout is None else Rows(layout, limits, options.mode == "block", self._led)
         hands = () if layout is None else layout.hands
         collisions = contract.collisions
         self._guard = HandGuard(hands, limits, collisions) if hands or collisions else None
@@ -121,12 +124,13 @@ class Robot:
             raise ValueError(
                 "a chunk came before the joints were measured, so nothing is known to start from"
             )
-        measured = self.joints.at(chunk.stamp_ns)[self.columns]
+        observed = self.joints.at(chunk.stamp_ns)
+        measured = observed[self.columns]
         measured = self.follower.buffer.limits.near(measured, self.joints.newest()[self.columns])
         commanded = measured
         if self.follower.joining.begun:
             commanded, _ = self.follower.buffer.reference(chunk.stamp_ns)
-        targets = self._rows.targets(chunk, self.clock.now_ns(), measured, commanded)
+        targets = self._rows.targets(chunk, self.clock.now_ns(), measured, commanded, observed)
         if self._rows.cut:
             self.warn_sometimes("reach", f"chunk {chunk.request_id} is cut: {self._rows.cut}")
         return targets
@@ -164,6 +168,9 @@ class Robot:
         # one joint that is stamped ahead hides that it is late
         stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
         columns, follower = self.columns, self.follower
+        if self._led is not None:
+            with self.outputs.lock:
+                self._led.measured(newest, now_ns)
         fault = follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
         self.outputs.measured(newest, stamps_ns, follower.believes(stamp_ns))
         return fault

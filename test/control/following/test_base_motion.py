@@ -195,7 +195,7 @@ def test_a_chunk_whose_base_is_not_finite_or_far_too_fast_moves_nothing(poison: 
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_a_chunk_of_another_width_is_refused(columns: int) -> None:
     robot = Robot()
-    with pytest.raises(ValueError, match="shape|columns"):
+    with pytest.raises(ValueError, match="shape"):
         robot.follower.follow(make_chunk(np.zeros((10, columns)), robot.now), robot.now)
 
 

@@ -2,9 +2,9 @@
 
 There is no path to join or to hold, only a velocity for each moment: that of the action that is due, and zero
 before the first and after the last. The hand's speed is limited as a whole, so that its direction stays. It
-changes by no more than full speed in RAMP_S, or than a base may accelerate. This ramp blends chunks, starts the motion, and stops it when
-chunks cease. As with joints, old, overtaken and repeated chunks change nothing, and a chunk that is far too
-fast is refused.
+changes by no more than full speed in RAMP_S, or than a base may accelerate. This ramp blends chunks, starts
+the motion, and stops it when chunks cease. As with joints, old, overtaken and repeated chunks change nothing,
+and a chunk that is far too fast is refused.
 
 With a force sensor the hand can go back the way it came: the velocities of the last moments are commanded in
 reverse order and direction, from where the hand has come to rest.
@@ -22,6 +22,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from vla_accel_ros.control.command_stream import Ticks
+from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.trajectory import check_finite
 from vla_accel_ros.types import Chunk
 
@@ -76,7 +77,7 @@ class TwistBuffer:
     columns, places: which of a chunk's columns count, and which of the six numbers they are.
     accelerations: greatest ones [m/s^2], [rad/s^2]; None: full speed in RAMP_S.
     stood_s: after a longer pause between two ticks, what was moved has stopped by itself.
-    what: is moved.
+    what: is moved. tip: where that is, if it may not go everywhere or is sent as a pose.
 
     Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; after_contact: refused because
     of a contact; limited: actions that were too fast).
@@ -96,6 +97,7 @@ class TwistBuffer:
         accelerations: tuple[float, float] | None = None,
         stood_s: float = _STOOD_S,
         what: str = "hand",
+        tip: Tip | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._lock, self._way_back = threading.RLock(), way_back
@@ -107,6 +109,9 @@ class TwistBuffer:
         self._most = np.array([linear, angular])
         self._ramp = self._most / RAMP_S if accelerations is None else np.array(accelerations)
         self.columns, self._places, self._stood_s, self._what = columns, list(places), stood_s, what
+        self.tip = tip
+        if tip is not None and tip.box is not None:
+            self._ramp = self._ramp / 2.0  # the other half is for what keeps it inside
         self._block, self._execution_horizon = mode == "block", execution_horizon
         self.forget()
 
@@ -120,6 +125,8 @@ class TwistBuffer:
         self._tick_ns: int | None = None
         self._reacts = self._back_due = self._went_back = False
         self._past.clear()
+        if self.tip is not None:
+            self.tip.forget()
 
     @_locked
     def update(self, chunk: Chunk, now_ns: int) -> bool:
@@ -155,7 +162,7 @@ class TwistBuffer:
         actions = np.asarray(chunk.actions)
         if actions.ndim != 2 or actions.shape[1] < len(self._places):
             raise ValueError(
-                f"chunk actions have shape {actions.shape}: the {self._what} needs {len(self._places)} columns"
+                f"chunk actions have shape {actions.shape}: a {self._what} needs {len(self._places)} columns"
             )
         twists = self._twists(chunk)
         check_finite(f"actions of the {self._what}", twists, _COLUMNS)
@@ -166,8 +173,8 @@ class TwistBuffer:
             row, half = far[0]
             (verb, unit), by = (("moves", "m/s"), ("turns", "rad/s"))[half], times[row, half]
             raise ValueError(
-                f"chunk {chunk.request_id}: action {row} {verb} the {self._what} {by:.3g} times as fast as the "
-                f"contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
+                f"chunk {chunk.request_id}: action {row} {verb} the {self._what} {by:.3g} times as fast as "
+                f"the contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
             )
 
     def _twists(self, chunk: Chunk) -> np.ndarray:
@@ -230,6 +237,9 @@ class TwistBuffer:
         tick_ns = now_ns if steady_ns is None else steady_ns
         passed_s = self._ticks.longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
         self._tick_ns = tick_ns
+        step_s = min(max(passed_s, 0.0), self._ticks.longest_s)
+        if self.tip is not None:
+            self.tip.advance(self._velocity, step_s, now_ns)
         if passed_s > self._stood_s:
             self._velocity = np.zeros(6)
             self._past.clear()
@@ -239,10 +249,14 @@ class TwistBuffer:
             self._back_due = False
             self._go_back(now_ns)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)
-        step = self._ramp * min(max(passed_s, 0.0), self._ticks.longest_s)
+        step = self._ramp * step_s
         size = np.linalg.norm(change, axis=1)
         share = np.divide(step, size, out=np.ones(2), where=size > step)
-        self._velocity = self._velocity + (change * share[:, None]).ravel()
+        velocity = self._velocity + (change * share[:, None]).ravel()
+        if self.tip is not None:
+            ahead_s = self._ticks.longest_s
+            velocity = self.tip.bounded(self._velocity, velocity, float(self._ramp[0]), step_s, ahead_s)
+        self._velocity = velocity
         return self._velocity
 
     @_locked

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.following.joint_faults import FollowingError, usual
 from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, RELEASED
 from vla_accel_ros.control.holds import RESTARTED
@@ -264,8 +265,8 @@ class Homing:
             return "the contract names no home: add home: {joint: position} to it"
         for output in self._outputs:
             controller = output.controller
-            if controller.kind == "servo_twist" and not controller.action:
-                return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
+            if controller.kind in LEADS and not controller.action:
+                return f"{controller.topic} takes no joints: add its FollowJointTrajectory action as action"
         if robot.measured is None:
             return "the joints are not known yet: wait for joint_states"
         problem = robot.late(JOINT_STATES)

@@ -1,4 +1,5 @@
-"""A mobile base: velocities at a fixed rate, from the first chunk on and while it is held, until it is released.
+"""A mobile base: velocities at a fixed rate, from the first chunk on, also while it is held, until it is
+released.
 
 Nothing else stops a base that is sent a velocity, until its own timeout. So it is commanded to ramp to zero,
 and then zero: what is silent, another may command.

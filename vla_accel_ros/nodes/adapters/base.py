@@ -1,4 +1,5 @@
-"""The topic of a mobile base, TwistStamped or Twist; its message is reused. What it is sent: control/outputs/base.py."""
+"""The topic of a mobile base, TwistStamped or Twist; its message is reused. What it is sent:
+control/outputs/base.py."""
 
 from __future__ import annotations
 
