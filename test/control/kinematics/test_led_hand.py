@@ -21,9 +21,12 @@ from world import Clock, Parameters, Process, StreamLine, TrajectoryLine
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Controller
-from vla_accel_ros.control.chunking.twist import RAMP_S
+from vla_accel_ros.control.chunking.twist import RAMP_S, TwistBuffer
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import MotionState
+from vla_accel_ros.control.kinematics.hand import Box
+from vla_accel_ros.control.kinematics.led import Tip
+from vla_accel_ros.control.kinematics.rotations import pinocchio
 
 S = 1_000_000_000
 TICK_NS = S // 100
@@ -310,3 +313,38 @@ def test_a_contract_reads_the_same_state_with_and_without_servo(tmp_path):
     own = load(tmp_path, text(ABSOLUTE))
     assert led.state_names == own.state_names and led.action_names == own.action_names
     np.testing.assert_array_equal(led.to_policy(START), own.to_policy(START))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), *(st.floats(-1.0, 1.0) for _ in range(3))), min_size=1, max_size=6)
+)
+def test_velocities_towards_the_end_of_the_box_end_within_it_by_the_ramp(moves):
+    """Whatever is asked for, as of rows whose hand is not where it was thought."""
+    tip = Tip(Box((-0.1, -0.2, -0.05), (0.1, 0.2, 0.05)), goes_on=True)
+    buffer = TwistBuffer("second", LINEAR, ANGULAR, TICK_NS / S, tip=tip)
+    tip.measured(pinocchio().SE3.Identity(), S)
+    now, at, sent = S, np.zeros(3), []
+    for number, (ticks, *velocity) in enumerate(moves):
+        buffer.update(make_chunk([[*velocity, 0.0, 0.0, 0.0]] * 9, now, 0.1, number), now)
+        for _ in range(ticks):
+            now += TICK_NS
+            velocity_now = buffer.tick(now)
+            at = at + velocity_now[:3] * TICK_NS / S
+            sent.append((now, velocity_now[:3]))
+            assert (np.abs(at) <= np.array([0.1, 0.2, 0.05]) + 1e-3).all()
+    assert not judge_velocities(sent, np.full(3, LINEAR), np.full(3, LINEAR / RAMP_S), 0.02)
+
+
+def test_a_hand_that_is_pushed_while_it_is_held_is_sent_no_pose_from_before(tmp_path):
+    arm = LedArm(tmp_path, "servo_pose", "preset: libero, ")
+    row = [0.0, 0.0, 0.05, 0.0, 0.0, 0.0, 0.02]
+    arm.run(1.0, row)
+    arm.node.order("hold")
+    arm.run(1.0, row)
+    assert arm.paused
+    arm.joints[:6] += np.array([0.1, -0.1, 0.1, 0.0, 0.1, 0.0])
+    arm.run(0.3, row)
+    left, count = arm.tip[:3, 3].copy(), len(arm.sent)
+    arm.node.order("resume")
+    arm.run(1.0, row)
+    np.testing.assert_allclose(arm.sent[count][1][:3], left, atol=5e-3)

@@ -27,10 +27,11 @@ _REMEMBERED = 512
 
 class Tip:
     """Where a hand is by what it was sent. box: where its tip may be; None: anywhere. goes_on: where it
-    stands it is still where it was sent, not where it is measured."""
+    stands it is still where it was sent, not where it is measured. Attribute `free`: nothing is sent, so it is
+    where it is measured."""
 
     def __init__(self, box: Box | None, goes_on: bool) -> None:
-        self.box, self._goes_on = box, goes_on
+        self.box, self._goes_on, self.free = box, goes_on, False
         self.forget()
 
     def forget(self) -> None:
@@ -44,7 +45,7 @@ class Tip:
         """Take the measured pose (SE3)."""
         self._measured = pose
         stands = not self._goes_on and abs(now_ns - self._moved_ns) > _STANDS_NS
-        if self.pose is None or stands:
+        if self.pose is None or self.free or stands:
             self.pose = pose
 
     def advance(self, velocity: np.ndarray, passed_s: float, now_ns: int) -> None:

@@ -186,6 +186,6 @@ class PoseOutput(TwistOutput):
         return self._buffer.tip.numbers()
 
     def _pause(self, paused: bool) -> None:
-        if paused and self._buffer.tip is not None:
-            self._buffer.tip.forget()  # it goes on from where it is by then
+        if self._buffer.tip is not None:
+            self._buffer.tip.free = paused
         super()._pause(paused)
