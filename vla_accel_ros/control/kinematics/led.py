@@ -27,8 +27,8 @@ _REMEMBERED = 512
 
 class Tip:
     """Where a hand is by what it was sent. box: where its tip may be; None: anywhere. goes_on: where it
-    stands it is still where it was sent, not where it is measured. Attribute `free`: nothing is sent, so it is
-    where it is measured."""
+    stands it is still where it was sent, not where it is measured. Attribute `free`: nothing is sent, so it
+    is where it is measured."""
 
     def __init__(self, box: Box | None, goes_on: bool) -> None:
         self.box, self._goes_on, self.free = box, goes_on, False
