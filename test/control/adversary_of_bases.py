@@ -116,7 +116,7 @@ class EpisodeOfBases(Episode):
         longest_s, base = 2.0 * self._period_s, self._base
         for half, speed, change in zip((slice(0, 3), slice(3, 6)), base.speeds, base.accelerations):
             for commands in self.rolled:
-                sizes = [(t_ns, np.linalg.norm(velocity[half], keepdims=True)) for t_ns, velocity in commands]
+                sizes = [(t_ns, np.array([np.linalg.norm(velocity[half])])) for t_ns, velocity in commands]
                 fast = judge_velocities(sizes, np.array([speed]), np.array([np.inf]), longest_s)
                 axes = [(t_ns, velocity[half]) for t_ns, velocity in commands]
                 hard = judge_velocities(
@@ -124,7 +124,7 @@ class EpisodeOfBases(Episode):
                 )
                 self.broken += [replace(broken, what=f"{broken.what} of the base") for broken in fast + hard]
         every = [command for commands in self.rolled for command in commands]
-        self.rolling = float(np.mean([velocity.any() for _, velocity in every] or [0.0]))
+        self.rolling = float(np.mean([bool(velocity.any()) for _, velocity in every] or [False]))
         unmoved = set(range(6)) - set(base.places)
         if any(velocity[list(unmoved)].any() for _, velocity in every):
             self._break("an axis moves that the policy does not know")

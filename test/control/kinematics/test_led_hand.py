@@ -170,7 +170,7 @@ class LedArm:
 
     def judge(self) -> None:
         for half, speed in ((slice(0, 3), LINEAR), (slice(3, 6), ANGULAR)):
-            sizes = [(t, np.linalg.norm(v[half], keepdims=True)) for t, v in self.velocities]
+            sizes = [(t, np.array([np.linalg.norm(v[half])])) for t, v in self.velocities]
             axes = [(t, v[half]) for t, v in self.velocities]
             assert not judge_velocities(sizes, np.array([speed]), np.array([np.inf]), 0.02)
             assert not judge_velocities(axes, np.full(3, np.inf), np.full(3, speed / RAMP_S), 0.02)
@@ -329,6 +329,7 @@ def test_velocities_towards_the_end_of_the_box_end_within_it_by_the_ramp(moves):
         for _ in range(ticks):
             now += TICK_NS
             velocity_now = buffer.tick(now)
+            assert velocity_now is not None
             at = at + velocity_now[:3] * TICK_NS / S
             sent.append((now, velocity_now[:3]))
             assert (np.abs(at) <= np.array([0.1, 0.2, 0.05]) + 1e-3).all()

@@ -89,8 +89,9 @@ class Homing:
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
-        outputs = [output for output in robot.outputs if output.controller.joints]
-        self._outputs = [output for output in outputs if set(output.controller.joints) <= set(self._home)]
+        self._outputs = [
+            output for output in robot.outputs if set(output.controller.joints) & set(self._home)
+        ]
         self._actions = actions
         self._moves: list[_Move] = []
         self._sent: dict[str, Trajectory] = {}  # the last one sent, by topic
@@ -263,8 +264,7 @@ class Homing:
             return INACTIVE
         if not self._home:
             return "the contract names no home: add home: {joint: position} to it"
-        for output in self._outputs:
-            controller = output.controller
+        for controller in (output.controller for output in self._outputs):
             if controller.kind in LEADS and not controller.action:
                 return f"{controller.topic} takes no joints: add its FollowJointTrajectory action as action"
         if robot.measured is None:

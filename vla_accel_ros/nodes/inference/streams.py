@@ -41,6 +41,7 @@ class Streams:
         joints_came: Callable[[], None] = lambda: None,
     ) -> None:
         self._node, self._robot, self._joints_came = node, robot, joints_came
+        self._base = contract.base
         self._slow = Throttled(node, AGAIN_S)
         ingest = robot.ingest
         self._refused = {name: Throttled(node, AGAIN_S) for name in ingest.monitors}
@@ -97,7 +98,10 @@ class Streams:
 
     def _on_odometry(self, message: Any) -> None:
         stamp_ns, twist = convert.stamp_ns(message.header.stamp), convert.twist_numbers(message.twist.twist)
-        self._try("joint_states", lambda now_ns: self._robot.ingest.odometry(twist, stamp_ns, now_ns))
+        take, base = self._robot.ingest.joints, self._base
+        assert base is not None
+        names, speeds = [axis.name for axis in base.axes], [twist[place] for place in base.places]
+        self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns, base=True))
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         if mismatch := self._robot.info(camera, message.height, message.width):
