@@ -178,19 +178,16 @@ class Ingest:
         without a free slot."""
         return (self.rings if camera in self.rings.cameras else self._pool).dropped(camera)
 
-    def joints(
-        self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int, base: bool = False
-    ) -> None:
-        """Take a JointState, in ROS units, or the velocities of a base as one. Raises ValueError, one
-        sentence, if it is unusable."""
+    def joints(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int) -> None:
+        """Take a JointState, or a base's velocities, in ROS units. Raises ValueError, one sentence, if it is
+        unusable."""
         try:
             with self._lock:
                 self._joints.add(names, positions, stamp_ns, now_ns)
         except ValueError as refusal:
             self._refuse("joint_states", refusal, now_ns)
             raise
-        if not base:
-            self._seen("joint_states", stamp_ns, now_ns)
+        self._seen("joint_states", stamp_ns, now_ns)
 
     def stamps_ns(self) -> dict[str, int]:
         """The newest usable sample of each stream, by `camera/<name>` and `joint_states`; streams without one

@@ -89,9 +89,7 @@ class Homing:
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
-        self._outputs = [
-            output for output in robot.outputs if set(output.controller.joints) & set(self._home)
-        ]
+        self._outputs = [o for o in robot.outputs if set(o.controller.joints) & set(self._home)]
         self._actions = actions
         self._moves: list[_Move] = []
         self._sent: dict[str, Trajectory] = {}  # the last one sent, by topic

@@ -101,7 +101,7 @@ class Streams:
         take, base = self._robot.ingest.joints, self._base
         assert base is not None
         names, speeds = [axis.name for axis in base.axes], [twist[place] for place in base.places]
-        self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns, base=True))
+        self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns))
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         if mismatch := self._robot.info(camera, message.height, message.width):
