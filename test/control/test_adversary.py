@@ -164,7 +164,9 @@ def test_hands_keep_the_limits_of_their_joints_their_speed_and_their_box():
 
 
 def test_bases_keep_their_limits_and_roll_no_longer_than_chunks_allow():
-    played = [EpisodeOfBases(seed).run() for seed in range(60)]
+    played = [EpisodeOfBases(seed) for seed in range(40)]
+    for episode in played:
+        episode.run()
     broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([episode.rolling for episode in played]) > 0.1
