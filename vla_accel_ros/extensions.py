@@ -103,6 +103,12 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
             rates_hz=(20.0, 250.0),
             frame=True,
         ),
+        "servo_pose": ControllerKind(
+            "geometry_msgs/msg/PoseStamped",
+            "vla_accel_ros.nodes.adapters.servo:ServoPoseAdapter",
+            rates_hz=(20.0, 250.0),
+            frame=True,
+        ),
     },
     POLICIES: {
         "whole": "vla_accel_ros.engine.rules.chunks:whole",
@@ -130,6 +136,13 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Group -> name -> the object, or its reference as `module:name`."""
+BASES: Mapping[str, ControllerKind] = {
+    message: ControllerKind(
+        f"geometry_msgs/msg/{message}", "vla_accel_ros.nodes.adapters.base:BaseAdapter", (10.0, 250.0), framed
+    )
+    for message, framed in (("TwistStamped", True), ("Twist", False))
+}
+"""Of mobile bases, by their message."""
 
 
 def names(group: str) -> tuple[str, ...]:
@@ -169,7 +182,7 @@ def find(group: str, name: str) -> Any:
 def controller_kind(name: str) -> ControllerKind:
     """Return the kind of controller of that name. Raises ValueError as find does, or if it is no
     ControllerKind."""
-    kind = find(CONTROLLERS, name)
+    kind = BASES.get(name) or find(CONTROLLERS, name)
     if not isinstance(kind, ControllerKind):
         raise ValueError(f"{name!r} of {CONTROLLERS} is a {type(kind).__name__}; let it be a ControllerKind.")
     return kind

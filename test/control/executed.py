@@ -173,14 +173,19 @@ def judge_positions(
 
 
 def judge_velocities(
-    ticks: list[tuple[int, np.ndarray]], velocity: np.ndarray, acceleration: np.ndarray, longest_s: float
+    ticks: list[tuple[int, np.ndarray]],
+    velocity: np.ndarray,
+    acceleration: np.ndarray,
+    longest_s: float,
+    stood_s: float = STOOD_S,
 ) -> list[Broken]:
-    """The worst violation of each limit by streamed velocities; ticks: (time, [D])."""
+    """The worst violation of each limit by streamed velocities; ticks: (time, [D]). stood_s: without one for
+    so long, what is moved stands."""
     if len(ticks) < 2:
         return []
     times, speeds = np.array([t for t, _ in ticks]), np.array([v for _, v in ticks])
     gaps_s = np.diff(times) * 1e-9
-    earlier = np.where(gaps_s[:, None] > STOOD_S, 0.0, speeds[:-1])
+    earlier = np.where(gaps_s[:, None] > stood_s, 0.0, speeds[:-1])
     change = np.abs(speeds[1:] - earlier) - _ROUNDING
     change /= np.minimum(gaps_s, longest_s)[:, None] * acceleration
     return [*_worst("velocity", times, np.abs(speeds) / velocity), *_worst("acceleration", times[1:], change)]

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from adversary import Result, play, results
 from adversary_faults import FAULTS, Episode
+from adversary_of_bases import EpisodeOfBases
 from adversary_of_extremes import EpisodeOfExtremes
 from adversary_of_hands import EpisodeOfHands
+from adversary_of_led_hands import EpisodeOfLedHands
 from adversary_of_many import MORE, EpisodeOfMany
 from adversary_of_speeds import EpisodeOfSpeeds
 from adversary_orders import ORDERS
@@ -167,6 +169,22 @@ def test_slow_tasks_and_motion_as_fast_as_the_limits_allow_break_no_limit_either
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([result.moved for result in played]) > 0.1
+
+
+def test_bases_keep_their_limits_and_roll_no_longer_than_chunks_allow():
+    played = [EpisodeOfBases(seed) for seed in range(40)]
+    for episode in played:
+        episode.run()
+    broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
+    assert not broken, "\n".join(broken)
+    assert np.mean([episode.rolling for episode in played]) > 0.1
+
+
+def test_hands_that_servo_leads_keep_their_speeds_and_their_box():
+    played = [EpisodeOfLedHands(seed).run() for seed in range(25)]
+    broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
+    assert not broken, "\n".join(broken)
+    assert np.mean([episode.moved for episode in played]) > 0.1
 
 
 def test_a_seed_plays_the_same_again():

@@ -27,16 +27,18 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.motion import Motion
 from vla_accel_ros.control.orders.homing import Action
 from vla_accel_ros.control.orders.order import Order
+from vla_accel_ros.control.outputs.base import BaseOutput
 from vla_accel_ros.control.outputs.delivery import Delivery
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.outputs.positions import PositionOutput
 from vla_accel_ros.control.outputs.reports import ReportedState
-from vla_accel_ros.control.outputs.servo import JointVelocityOutput, TwistOutput
+from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.state_file import Restored
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.extensions import BASES
 from vla_accel_ros.sensing.joints import JointHistory
 from vla_accel_ros.types import Chunk
 
@@ -260,12 +262,14 @@ class Process:
         options = parameters.options
         holds = Holds(Disk() if disk is None else disk)
         holds.restore(go_on)
-        twist = options.make_twist(contract)
-        sent = [self._output(contract, parameters, c, line(c), twist) for c in contract.controllers]
-        outputs = Outputs.of(contract, sent, clock, parameters.lead_s, twist, lock)
+        twists = options.make_twists(contract)
+        sent = [
+            self._output(contract, parameters, c, line(c), twists.get(c.topic)) for c in contract.commanded
+        ]
+        outputs = Outputs.of(contract, sent, clock, parameters.lead_s, [*twists.values()], lock)
         turning = [joint.name for joint in contract.joints if joint.continuous]
         history = partial(JointHistory, contract.joint_names, continuous=turning)
-        robot = Robot(contract, options, outputs, holds, clock, history, twist)
+        robot = Robot(contract, options, outputs, holds, clock, history, [*twists.values()])
         self.graph, self.manager = graph or Graph(), Manager()
         self.motion = Motion(robot, "/trajectory", self.graph, self.manager, actions or {}, slot, listens)
         self.active = False
@@ -298,6 +302,10 @@ class Process:
             return JointVelocityOutput(controller, limits, 2.0, line, self.clock)
         if controller.kind == "servo_twist":
             return TwistOutput(controller, twist, line, self.clock)
+        if controller.kind == "servo_pose":
+            return PoseOutput(controller, twist, line, self.clock)
+        if controller.kind in BASES:
+            return BaseOutput(controller, twist, line, self.clock)
         delivery = Delivery(parameters.lead_s, parameters.lead_max_s)
         return TrajectoryOutput(controller, limits, delivery, line, self.clock, parameters.stamped)
 

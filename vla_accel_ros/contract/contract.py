@@ -9,7 +9,7 @@ the policy's own in Observation.state and Chunk.actions. Only `to_policy` and `t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vla_accel_ros.contract import readers, urdf
-from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.base import read_base
+from vla_accel_ros.contract.consistency import check_home, check_led, check_names, check_twist
+from vla_accel_ros.contract.fields import Fields
 from vla_accel_ros.contract.force import check_force, read_force
 from vla_accel_ros.contract.hands import Columns, make_arms, read_collisions, read_hands
 from vla_accel_ros.contract.keys import Keys, read_keys
@@ -26,6 +28,7 @@ from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
     NAME,
     NAME_FORM,
+    Base,
     Camera,
     ChunkTiming,
     Controller,
@@ -35,6 +38,7 @@ from vla_accel_ros.contract.parts import (
     Twist,
 )
 from vla_accel_ros.contract.teleop import read_teleop
+from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
@@ -58,7 +62,7 @@ class Contract:
     the hand, interpreted by `twist`, then a target for each joint that no servo_twist moves). actions_given:
     whether the file says so, which it must if the model's statistics leave it open. force: force sensors and
     the arm's reaction to them, None without. keys: of a policy server's requests. teleop:
-    what a person commands the arm by, or None.
+    what a person commands the arm by, or None. base: a mobile one, or None.
     """
 
     robot: str
@@ -78,6 +82,7 @@ class Contract:
     keys: Keys = field(default_factory=lambda: Keys({}))
     hands: tuple[tuple[Hand, Arm], ...] = ()
     collisions: Collisions | None = None
+    base: Base | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Contract:
@@ -130,6 +135,7 @@ class Contract:
             actions=actions,
             twist=readers.read_twist(file.child("twist")) if actions == "twist" else None,
             force=read_force(file.child("force")) if file.has("force") else None,
+            base=read_base(file.child("base")) if file.has("base") else None,
             actions_given=file.contains("actions"),
         )
         contract = replace(
@@ -141,12 +147,13 @@ class Contract:
             teleop = file.child("teleop")
             contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text))
         file.close()
-        _check_names(file, contract)
-        _check_twist(file, contract)
-        _check_home(file, contract)
+        check_names(file, contract)
+        check_twist(file, contract)
+        check_home(file, contract)
         contract = replace(contract, hands=make_arms(file, hands, limits.text, contract.joints))
+        check_led(file, contract)
         if contract.force is not None:
-            force = check_force(file, contract.force, contract.joints, actions == "twist")
+            force = check_force(file, contract.force, contract.joints, bool(contract.led_joints))
             contract = replace(contract, force=force)
         file.finish()
         return contract
@@ -168,16 +175,30 @@ class Contract:
         return tuple(joint.name for joint in self.joints)
 
     @property
+    def observed(self) -> tuple[Joint, ...]:
+        """The joints, and the speeds of a base that has odometry: what `to_policy` takes."""
+        return self.joints + (self.base.axes if self.base is not None and self.base.odometry else ())
+
+    @property
+    def commanded(self) -> tuple[Controller, ...]:
+        """The controllers of the joints, and that of the base."""
+        return self.controllers + (() if self.base is None else (self.base.controller,))
+
+    @property
     def action_joints(self) -> tuple[Joint, ...]:
-        """The joints that have a target in a row of a chunk, in the policy's order; all of them unless
-        actions are twists."""
-        turned = {n for c in self.controllers if c.kind == "servo_twist" for n in c.joints}
-        return tuple(joint for joint in self.joints if joint.name not in turned)
+        """The joints that have a target in a row of a chunk, in the policy's order; all of them unless a hand
+        is led by velocities."""
+        return tuple(joint for joint in self.joints if joint.name not in self.led_joints)
+
+    @property
+    def led_joints(self) -> frozenset[str]:
+        """The joints that MoveIt Servo moves where it is told to lead the hand."""
+        return frozenset(name for c in self.controllers if c.kind in LEADS for name in c.joints)
 
     @property
     def action_names(self) -> tuple[str, ...]:
         """Names of the columns of a chunk [A]: for twist actions those of TWIST first, then joints; those of
-        a hand in place of its joints."""
+        a hand in place of its joints; those of a base last."""
         return tuple(name for name, _ in self._columns.rows)
 
     @property
@@ -192,7 +213,11 @@ class Contract:
         if not (self.hands or speeds):
             return None
         joints = tuple(joint.name for joint in self.action_joints)
-        return Layout(self.hands, self.action_names, joints, speeds)
+        hands = [(hand, arm) for hand, arm in self.hands if not set(arm.joints) <= self.led_joints]
+        led = next((each for each in self.hands if each not in hands), None)
+        return Layout(
+            hands, self.action_names, joints, speeds, 0 if self.base is None else len(self.base.axes), led
+        )
 
     @property
     def delta_mask(self) -> np.ndarray:
@@ -217,7 +242,7 @@ class Contract:
         return ages
 
     def to_policy(self, positions: ArrayLike) -> np.ndarray:
-        """ROS joint positions [..., D] as the policy's state, float64 [..., S]."""
+        """What is observed, [..., O] in ROS units, as the policy's state, float64 [..., S]."""
         scale, offset = self._state_units
         values = np.asarray(positions, dtype=np.float64)
         return self._columns.state(values, values * scale + offset)
@@ -227,6 +252,7 @@ class Contract:
         velocities where those are the policy's actions.
 
         The columns of a twist are in ROS units already, and those of a hand are for Rows: they do not change.
+        Those of a base become velocities.
         """
         scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
@@ -234,13 +260,14 @@ class Contract:
     @cached_property
     def _columns(self) -> Columns:
         twist = TWIST if self.actions == "twist" else ()
-        return Columns(self.hands, self.joints, self.action_joints, twist)
+        base = () if self.base is None else self.base.axes
+        return Columns(self.hands, self.observed, self.action_joints, twist, base)
 
     @cached_property
     def _state_units(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scale and offset of the joints, [D] each."""
-        scales = np.array([joint.scale for joint in self.joints])
-        return scales, np.array([joint.offset for joint in self.joints])
+        """Scale and offset of what is observed, [O] each."""
+        scales = np.array([joint.scale for joint in self.observed])
+        return scales, np.array([joint.offset for joint in self.observed])
 
     @cached_property
     def _action_units(self) -> tuple[np.ndarray, np.ndarray]:
@@ -260,91 +287,3 @@ def _limits(file: Fields, read: Callable[[str], readers.RobotLimits]) -> readers
     if not file.valid("urdf"):
         file.finish()  # without it the joints' limits cannot be checked
     return replace(read(name), acceleration=acceleration)
-
-
-def _check_names(file: Fields, contract: Contract) -> None:
-    """Check what no single field can show: no name occurs twice, and every joint has exactly one controller.
-
-    A name that could not be read is empty here, and is compared with nothing.
-    """
-    cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
-    _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
-    topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
-    topics += [(f"cameras.{c.name}.info", c.info) for c in cameras if c.info]
-    topics += [("joint_states.topic", contract.joint_states.topic)]
-    if contract.teleop is not None:
-        topics += [("teleop.topic", contract.teleop.topic)]
-    topics += [(f"controllers[{i}].topic", c.topic) for i, c in enumerate(controllers)]
-    topics += [(f"controllers[{i}].action", c.action) for i, c in enumerate(controllers) if c.action]
-    _unique(file, topics, "give every stream its own topic")
-    names = [(f"joints[{i}].name", joint.name) for i, joint in enumerate(joints)]
-    once = _unique(file, names, "name every joint once")
-    once &= all(file.valid(path) for path, _ in names)
-    moved = [
-        (f"controllers[{i}].joints[{k}]", n)
-        for i, c in enumerate(controllers)
-        for k, n in enumerate(c.joints)
-    ]
-    once &= _unique(file, moved, "give every joint one controller")
-    declared, controlled = {joint.name for joint in joints}, {name for _, name in moved}
-    read = all([joints, controllers, *(c.joints for c in controllers)]) and "" not in declared | controlled
-    if not (read and once):  # a missing controller would only repeat the mistake above
-        return
-    for path, name in moved:
-        if name not in declared:
-            fix = closest(name, declared - controlled, "add it there or fix its spelling")
-            file.refuse(path, name, "is not a joint of joints", fix)
-    for path, name in names:
-        if name not in controlled and controlled <= declared:
-            file.refuse(path, name, "has no controller", "name it in controllers[].joints")
-
-
-def _check_twist(file: Fields, contract: Contract) -> None:
-    """Exactly one controller takes twists if the policy's actions are twists, and none otherwise."""
-    if not (file.valid("actions") and file.valid("controllers")):
-        return
-    turning = [i for i, c in enumerate(contract.controllers) if c.kind == "servo_twist"]
-    if contract.actions == "twist" and not turning:
-        fix = "give one of controllers kind: servo_twist"
-        file.refuse("actions", "twist", "has no controller that takes twists", fix)
-    if contract.actions != "twist" and turning:
-        problem, fix = "moves by twists, and actions are none", "write actions: twist, or kind: servo_joint"
-        file.refuse(f"controllers[{turning[0]}].kind", "servo_twist", problem, fix)
-    if contract.actions == "twist" and contract.teleop is not None:
-        file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
-    if len(turning) > 1:
-        problem = "is there twice, but an action has one twist"
-        file.refuse(f"controllers[{turning[1]}].kind", "servo_twist", problem, "keep one of them")
-
-
-def _check_home(file: Fields, contract: Contract) -> None:
-    """Home lies within the limits, and covers all joints of a controller or none of them."""
-    if not (file.valid("home") and all(joint.name for joint in contract.joints)):
-        return
-    joints = {joint.name: joint for joint in contract.joints}
-    for name, position in contract.home.items():
-        if name not in joints:
-            fix = closest(name, joints.keys() - contract.home.keys(), "fix its spelling")
-            file.refuse(f"home.{name}", position, "is not a joint of joints", fix)
-            continue
-        lower, upper = joints[name].lower, joints[name].upper
-        if position < lower or position > upper:
-            problem = f"is not within its limits {lower:g} to {upper:g}"
-            file.refuse(f"home.{name}", position, problem, "move it inside")
-    for controller in contract.controllers:
-        absent = [name for name in controller.joints if name not in contract.home]
-        if absent and len(absent) < len(controller.joints) and file.valid("home"):
-            file.missing(f"home.{absent[0]}", f"add it, since home names other joints of {controller.topic}")
-
-
-def _unique(file: Fields, named: Iterable[tuple[str, str]], fix: str) -> bool:
-    """Refuse names that occur twice; returns whether there were none."""
-    first: dict[str, str] = {}
-    once = True
-    for path, name in named:
-        if name in first:
-            file.refuse(path, name, f"is already {first[name]}", fix)
-            once = False
-        elif name:
-            first[name] = path
-    return once

@@ -146,7 +146,7 @@ def _forward(controller: Controller, values: Mapping[str, object]) -> Iterator[P
 
 
 def _servo(controller: Controller, values: Mapping[str, object]) -> Iterator[Problem]:
-    if values.get(f"{_SERVO_NODE}.command_in_type") == "unitless":
+    if values.get(f"{_SERVO_NODE}.command_in_type") == "unitless" and controller.kind != "servo_pose":
         fact = "Servo's command_in_type is unitless, but we send rad/s and m/s"
         yield error, fact, "set moveit_servo.command_in_type to speed_units"
     timeout = values.get(f"{_SERVO_NODE}.incoming_command_timeout")

@@ -16,9 +16,10 @@ from types import MappingProxyType
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.control.following.reasons import listed
-from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
+from vla_accel_ros.extensions import BASES, BUILT_IN, CONTROLLERS, controller_kind
 
 JOINTS_TYPE = "sensor_msgs/msg/JointState"
+ODOMETRY_TYPE = "nav_msgs/msg/Odometry"
 IMAGE_TYPES = {
     "raw": "sensor_msgs/msg/Image",
     "compressed": "sensor_msgs/msg/CompressedImage",
@@ -85,12 +86,18 @@ def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
         topics.append(Wanted(f"{about}.topic", camera.topic, IMAGE_TYPES[camera.transport], qos=qos))
         if camera.info:
             topics.append(Wanted(f"{about}.info", camera.info, INFO_TYPE, qos=qos, needed=False))
-    return [*topics, states(contract, qos)]
+    return [*topics, states(contract, qos), *odometry(contract, qos)]
 
 
 def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
     """The topic of the joint states."""
     return Wanted("joint_states.topic", contract.joint_states.topic, JOINTS_TYPE, qos=qos)
+
+
+def odometry(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
+    """The topic of a base's odometry, if the policy observes that."""
+    topic = "" if contract.base is None else contract.base.odometry
+    return [Wanted("base.odometry", topic, ODOMETRY_TYPE, qos=qos)] if topic else []
 
 
 def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
@@ -118,8 +125,14 @@ def person(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
 def outputs(contract: Contract, qos: Qos = Qos("reliable")) -> list[Wanted]:
     """The topics to which the controllers subscribe; those that are moved by goals do not."""
     return [
-        Wanted(f"controllers[{i}].topic", c.topic, controller_kind(c.kind).message, ours=True, qos=qos)
-        for i, c in enumerate(contract.controllers)
+        Wanted(
+            "base.topic" if c.kind in BASES else f"controllers[{i}].topic",
+            c.topic,
+            controller_kind(c.kind).message,
+            ours=True,
+            qos=qos,
+        )
+        for i, c in enumerate(contract.commanded)
         if not controller_kind(c.kind).goals
     ]
 
@@ -241,7 +254,8 @@ def _wrong_type(wanted: Wanted, name: str, end: Endpoint) -> tuple[str, str]:
     fact = f"{name} is {verb} by {end.node} as {end.type}, not {wanted.type}"
     section, _, _ = wanted.about.rpartition(".")
     commands = {name: kind.message for name, kind in BUILT_IN[CONTROLLERS].items()}
-    for key, types in (("transport", IMAGE_TYPES), ("kind", commands)):
+    bases = {name: kind.message for name, kind in BASES.items()}
+    for key, types in (("transport", IMAGE_TYPES), ("kind", commands), ("message", bases)):
         for choice, kind in types.items():
             if kind == end.type and wanted.type in types.values():
                 return fact, f"write {key}: {choice} in {section}, or another topic"

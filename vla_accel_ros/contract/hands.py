@@ -124,8 +124,8 @@ def read_collisions(
 
 
 class Columns:
-    """Which numbers rows and states have. joints: all [D]. moved: those that have a target. first: names of
-    the numbers in front of a row."""
+    """Which numbers rows and states have. joints: all that is observed [O]. moved: those that have a target.
+    first: names of the numbers in front of a row. base: those at its end."""
 
     def __init__(
         self,
@@ -133,10 +133,11 @@ class Columns:
         joints: Sequence[Joint],
         moved: Sequence[Joint],
         first: tuple[str, ...],
+        base: Sequence[Joint] = (),
     ) -> None:
         self._hands, self._joints = hands, joints
         self.rows: list[tuple[str, Joint | None]] = [(name, None) for name in first]
-        self.rows += self._row(moved)
+        self.rows += [*self._row(moved), *((axis.name, axis) for axis in base)]
         self.state_names = tuple(name for name, *_ in self._state())
         self.plain = all(index is not None and sign == 1.0 for _, index, sign in self._state())
 
@@ -159,12 +160,13 @@ class Columns:
         return [poses[n] if i is None else sign * numbers[i] for n, i, sign in self._state()]
 
     def _row(self, moved: Sequence[Joint]) -> Iterator[tuple[str, Joint | None]]:
-        names = [joint.name for joint in moved]
+        names = [joint.name for joint in self._joints]
         owners = {name: hand for hand, arm in self._hands for name in arm.joints}
-        for joint in moved:
+        for joint in self._joints:
             hand = owners.get(joint.name)
             if hand is None:
-                yield joint.name, joint
+                if joint in moved:
+                    yield joint.name, joint
             elif names.index(joint.name) == min(names.index(n) for n in names if owners.get(n) is hand):
                 yield from ((name, None) for name in hand.columns)
 

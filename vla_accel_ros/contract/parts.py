@@ -16,7 +16,7 @@ from vla_accel_ros.control.kinematics.arm import Arm
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 NAME_FORM = "a name of letters, digits and underscores"
-SERVO = ("servo_joint", "servo_twist")
+SERVO = ("servo_joint", "servo_twist", "servo_pose")
 TOPIC = rf"(?!.{{151}}){NAME}(/{NAME})*"
 INPUT_TOPIC = rf"/?{TOPIC}"
 INPUT_FORM = "a topic name such as /joint_states or camera/front/image_raw, of at most 150 characters"
@@ -200,6 +200,23 @@ class Twist:
     per: str
     linear: float
     angular: float
+
+
+@dataclass(frozen=True)
+class Base:
+    """A mobile base. axes: what the last numbers of a row are, each with its speed (m/s or rad/s), and as one
+    of the state if there is `odometry`, a topic. places: theirs among the six numbers of a twist. controller:
+    its kind is the type of its messages. speeds, accelerations: greatest of the way and of the turn.
+    timeout_s: without commands for so long it stops by itself.
+    """
+
+    axes: tuple[Joint, ...]
+    places: tuple[int, ...]
+    controller: Controller
+    speeds: tuple[float, float]
+    accelerations: tuple[float, float]
+    timeout_s: float
+    odometry: str = ""
 
 
 @dataclass(frozen=True)

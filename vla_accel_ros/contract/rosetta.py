@@ -34,6 +34,8 @@ def exported(contract: Contract, size: tuple[int, int]) -> tuple[str, list[str]]
     resizes pictures. Raises ValueError for a contract that it cannot express."""
     if contract.actions != "joints":
         raise ValueError(f"actions are {contract.actions}: rosetta has no such action")
+    if contract.base is not None:
+        raise ValueError("base is not exported to rosetta yet: remove it from the contract")
     fps = 1.0 / contract.chunk.step_dt_s
     if abs(fps - round(fps)) > 1e-3:
         raise ValueError(f"chunk.step_dt_s is {contract.chunk.step_dt_s:g} s: rosetta takes a whole rate")

@@ -14,9 +14,13 @@ from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.chunking.tempo import USUAL, Tempo
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.kinematics.collisions import Collisions
+from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import JointLimits, Limited
 from vla_accel_ros.control.outputs.output import Controller
+
+LEADS = ("servo_twist", "servo_pose")
+"""Kinds of controllers that a hand leads."""
 
 
 class Joint(Limited, Protocol):
@@ -41,6 +45,10 @@ class Contract(Protocol):
     def action_names(self) -> tuple[str, ...]: ...
     @property
     def controllers(self) -> Sequence[Controller]: ...
+    @property
+    def commanded(self) -> Sequence[Controller]: ...
+    @property
+    def base(self) -> Any: ...
     @property
     def home(self) -> Mapping[str, float]: ...
     @property
@@ -116,23 +124,45 @@ class Options:
                 f"speed is {self.speed!r} and mode rtc, which has chunks agree with what is executed at the "
                 "policy's own speed: give mode blend, or speed 1"
             )
-        if contract.twist is not None:
+        if self.make_twists(contract):
             raise ValueError(
-                f"speed is {self.speed!r} and the policy gives twists, which have a speed already: give 1"
+                f"speed is {self.speed!r} and a hand or a base is moved by velocities, which have a speed "
+                "already: give 1"
             )
         return Tempo(self.speed, JointLimits.of(contract.action_joints))
 
-    def make_twist(self, contract: Contract) -> TwistBuffer | None:
-        """The buffer of the hand's velocities; None if no controller takes them."""
-        if contract.twist is None:
-            return None
-        (rate_hz,) = (c.rate_hz for c in contract.controllers if c.kind == "servo_twist")
-        return TwistBuffer(
-            contract.twist.per,
-            contract.twist.linear,
-            contract.twist.angular,
-            1.0 / rate_hz,
-            self.mode,
-            self.execution_horizon,
-            None if contract.force is None else contract.force.retreat.hand,
-        )
+    def make_twists(self, contract: Contract) -> dict[str, TwistBuffer]:
+        """The buffers of the hand's and the base's velocities, by the topics of the controllers that take
+        them."""
+        buffers, twist, base = dict[str, TwistBuffer](), contract.twist, contract.base
+        layout = contract.layout
+        if twist is None and layout is not None and layout.led is not None:
+            twist = layout.led[0]
+        if twist is not None:
+            (servo,) = (c for c in contract.controllers if c.kind in LEADS)
+            tip = None if contract.twist is not None else Tip(twist.box, goes_on=servo.kind == LEADS[1])
+            buffers[servo.topic] = TwistBuffer(
+                "second" if contract.twist is None else twist.per,
+                twist.linear,
+                twist.angular,
+                1.0 / servo.rate_hz,
+                self.mode,
+                self.execution_horizon,
+                None if contract.force is None else contract.force.retreat.hand,
+                tip=tip,
+            )
+        if base is not None:
+            buffers[base.controller.topic] = TwistBuffer(
+                "second",
+                base.speeds[0],
+                base.speeds[1],
+                1.0 / base.controller.rate_hz,
+                self.mode,
+                self.execution_horizon,
+                columns=slice(-len(base.axes), None),
+                places=base.places,
+                accelerations=base.accelerations,
+                stood_s=base.timeout_s,
+                what="base",
+            )
+        return buffers

@@ -57,7 +57,7 @@ class Motion:
         self.reports = Reports(robot)
         self.source = ChunkSource(self, self._clock, robot.log, slot, listens)
         self.homing, self.lending = Homing(robot, actions), Lending(robot, manager)
-        topics = [controller.topic for controller in contract.controllers]
+        topics = [controller.topic for controller in contract.commanded]
         self.publishers = Publishers(
             robot.holds, self._clock, name, contract.joint_states.topic, CHUNKS, topics
         )

@@ -6,7 +6,7 @@ rest that gets no commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from vla_accel_ros.control.following.joint_faults import FollowingError
 from vla_accel_ros.control.following.watchdog import JOINT_STATES, MotionState, Safety, Watchdog
 from vla_accel_ros.control.holds import Holds
 from vla_accel_ros.control.kinematics.guard import guarded
+from vla_accel_ros.control.kinematics.led import LedHand
 from vla_accel_ros.control.kinematics.rows import Rows
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock
@@ -34,8 +35,8 @@ AGAIN_NS = 10_000_000_000
 class Robot:
     """The robot from the configuration of its node to the cleanup.
 
-    history: makes an empty history of the measured joints. twist: the buffer of hand velocities, None if no
-    controller takes them.
+    history: makes an empty history of the measured joints. twists: the buffers of velocities of a hand and a
+    base.
 
     Attributes: `active`; `follower`, what the present motion decides; `beginning`, how often motion began
     anew; `joints`, as measured; `columns`, those of the joints that chunks move; `log`, lines that are not
@@ -50,10 +51,10 @@ class Robot:
         holds: Holds,
         clock: Clock,
         history: Callable[[], Joints],
-        twist: TwistBuffer | None = None,
+        twists: Sequence[TwistBuffer] = (),
     ) -> None:
         self.contract, self.options, self.outputs = contract, options, outputs
-        self.holds, self.clock, self._history, self._twist = holds, clock, history, twist
+        self.holds, self.clock, self._history, self._twists = holds, clock, history, twists
         self.active, self.beginning, self.log = False, 0, list[tuple[str, str]]()
         self._logged_ns = dict[str, int]()
         self.limits = JointLimits.of(contract.joints)
@@ -62,7 +63,9 @@ class Robot:
         layout, limits = contract.layout, JointLimits.of(contract.action_joints)
         self._tempo = options.make_tempo(contract)
         whole = options.mode == "block" or self._tempo is not None
-        self._rows = None if layout is None else Rows(layout, limits, whole)
+        tips = [twist.tip for twist in twists if twist.tip is not None]
+        self._led = LedHand(*layout.led, tips[0]) if layout is not None and layout.led else None
+        self._rows = None if layout is None else Rows(layout, limits, whole, self._led)
 
     def begin(self) -> None:
         """Start without knowledge of the motion, and command nothing.
@@ -86,7 +89,7 @@ class Robot:
             *np.array([(f.rad, f.s) for f in (j.following for j in joints)]).reshape(-1, 2).T
         )
         safety = Safety(Watchdog(self.contract.max_ages_s))
-        self.follower = ChunkFollower(buffer, safety, max_age_s, self._twist, following, self.outputs)
+        self.follower = ChunkFollower(buffer, safety, max_age_s, self._twists, following, self.outputs)
         self.joints, self._counts = self._history(), False
         self.holds.apply(safety)
         self._brakes_until_ns = self._settles_until_ns = 0
@@ -119,12 +122,13 @@ class Robot:
             raise ValueError(
                 "a chunk came before the joints were measured, so nothing is known to start from"
             )
-        measured = self.joints.at(chunk.stamp_ns)[self.columns]
+        observed = self.joints.at(chunk.stamp_ns)
+        measured = observed[self.columns]
         measured = self.follower.buffer.limits.near(measured, self.joints.newest()[self.columns])
         commanded = measured
         if self.follower.joining.begun:
             commanded, _ = self.follower.buffer.reference(chunk.stamp_ns)
-        targets = self._rows.targets(chunk, self.clock.now_ns(), measured, commanded)
+        targets = self._rows.targets(chunk, self.clock.now_ns(), measured, commanded, observed)
         if self._rows.cut:
             self.warn_sometimes("reach", f"chunk {chunk.request_id} is cut: {self._rows.cut}")
         return targets
@@ -164,6 +168,9 @@ class Robot:
         # one joint that is stamped ahead hides that it is late
         stamp_ns = newest_ns if newest_ns - now_ns > self._joints_age_ns else oldest_ns
         columns, follower = self.columns, self.follower
+        if self._led is not None:
+            with self.outputs.lock:
+                self._led.measured(newest, now_ns)
         fault = follower.measured(newest[columns], stamp_ns, now_ns, stamps_ns[columns])
         believed = follower.believes(stamp_ns)
         self.outputs.measured(newest, stamps_ns, believed)

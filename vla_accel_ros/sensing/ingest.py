@@ -74,7 +74,7 @@ class Ingest:
         self._oldest_s = {camera.name: camera.max_age_s for camera in cameras}
         span_s = min(max(self._oldest_s.values()), _LONGEST_S)
         continuous = [joint.name for joint in contract.joints if joint.continuous]
-        self._joints = JointHistory(contract.joint_names, _STATES, span_s, continuous)
+        self._joints = JointHistory([joint.name for joint in contract.observed], _STATES, span_s, continuous)
         self._frames = Sources({c.name: self.rings if c.name in in_rings else self._pool for c in cameras})
         self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
@@ -179,7 +179,8 @@ class Ingest:
         return (self.rings if camera in self.rings.cameras else self._pool).dropped(camera)
 
     def joints(self, names: Sequence[str], positions: Sequence[float], stamp_ns: int, now_ns: int) -> None:
-        """Take a JointState, in ROS units. Raises ValueError, one sentence, if it is unusable."""
+        """Take a JointState, or a base's velocities, in ROS units. Raises ValueError, one sentence, if it is
+        unusable."""
         try:
             with self._lock:
                 self._joints.add(names, positions, stamp_ns, now_ns)

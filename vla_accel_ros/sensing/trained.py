@@ -77,10 +77,10 @@ class TrainedInputs:
     ) -> None:
         self._names, self._images = contract.state_names, images or {}
         self._state = state
-        scale = np.abs([joint.scale for joint in contract.joints])
-        limits = JointLimits.of(contract.joints)
-        turns = dict(zip(contract.joint_names, TURN * scale * limits.continuous))
-        room = dict(zip(contract.joint_names, _STILL_OF_RANGE * scale * limits.span))
+        scale = np.abs([joint.scale for joint in contract.observed])
+        limits, names = JointLimits.of(contract.observed), [joint.name for joint in contract.observed]
+        turns = dict(zip(names, TURN * scale * limits.continuous))
+        room = dict(zip(names, _STILL_OF_RANGE * scale * limits.span))
         # the numbers of a hand are metres, or about a turn
         self._turns = np.array([turns.get(name, 0.0) for name in self._names])
         self._still_room = np.array([room.get(name, _STILL_OF_RANGE) for name in self._names])

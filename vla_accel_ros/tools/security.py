@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
-from vla_accel_ros.contract.graph_check import person
+from vla_accel_ros.contract.graph_check import odometry, person
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
 from vla_accel_ros.recording.marks import EVENTS
@@ -87,7 +87,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     """
     cameras = {camera.topic for camera in contract.cameras}
     infos = {camera.info for camera in contract.cameras if camera.info}
-    joints, commands = contract.joint_states.topic, {c.topic for c in contract.controllers}
+    joints, commands = contract.joint_states.topic, {c.topic for c in contract.commanded}
+    odometries = {topic.topic for topic in odometry(contract)}
     nodes = {node_of(controller) for controller in contract.controllers}
     actions = {c.action for c in contract.controllers if c.action}
     states = {f"{node}/controller_state" for node in nodes}
@@ -121,7 +122,10 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
                 "~/policy_images",
                 "subtask",
             },
-            subscribe=cameras | infos | {joints, "instruction", "question", "motion", "next_subtask"},
+            subscribe=cameras
+            | infos
+            | odometries
+            | {joints, "instruction", "question", "motion", "next_subtask"},
             reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
         "trajectory": Rights(

@@ -182,6 +182,6 @@ def test_mode_rtc_and_twists_have_no_other_speed():
     joints = make_joints(JOINTS, LIMITS)
     with pytest.raises(ValueError, match="rtc"):
         Options("rtc", speed="0.5").make_tempo(make_contract("joint_trajectory", joints))
-    with pytest.raises(ValueError, match="twists"):
+    with pytest.raises(ValueError, match="velocities"):
         Options(speed="0.5").make_tempo(make_contract("servo_twist", joints))
     assert Options("rtc").make_tempo(make_contract("joint_trajectory", joints)) is None

@@ -5,6 +5,7 @@ present.
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from calling import call, change, settled
 from chunks import Policy
 from control_msgs.msg import JointJog
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from hand_arms import load, text, ur5e, ur5e_urdf
 from lifecycle_msgs.msg import Transition
 from moveit_msgs.srv import ServoCommandType
 from stand_ins import ALL, ARM, Arm, Parameters, write_contract
@@ -31,6 +33,7 @@ TWIST = {
     "rate_hz": RATE_HZ,
     "frame": "base_link",
 }
+POSES = "servo_node/pose_target_cmds"
 SLOT = f"wrist-{os.getpid()}"
 
 
@@ -40,7 +43,7 @@ class Servo:
     Attributes: `commands`, as (received [ns], stamp [ns], numbers); `type`; `paused`.
     """
 
-    def __init__(self, operator: Operator, arm: Arm) -> None:
+    def __init__(self, operator: Operator, arm: Arm | None = None) -> None:
         self._operator, self._arm = operator, arm
         self.commands: list[tuple[int, int, np.ndarray]] = []
         self.type: int | None = None
@@ -49,12 +52,13 @@ class Servo:
         node = operator.node
         node.create_subscription(JointJog, JOG["topic"], self._on_jog, ALL)
         node.create_subscription(TwistStamped, TWIST["topic"], self._on_twist, ALL)
+        node.create_subscription(PoseStamped, POSES, self._on_pose, ALL)
         node.create_service(ServoCommandType, "servo_node/switch_command_type", self._on_type)
         node.create_service(SetBool, "servo_node/pause_servo", self._on_pause)
 
     def _on_jog(self, message: JointJog) -> None:
         now_ns, velocities = self._operator.now_ns(), np.array(message.velocities)
-        if self.commands and not self.paused:
+        if self.commands and not self.paused and self._arm is not None:
             passed_s = min((now_ns - self.commands[-1][0]) * 1e-9, 0.1)
             for name, velocity in zip(message.joint_names, self.commands[-1][2]):
                 self._arm.position[name] += velocity * passed_s
@@ -66,6 +70,12 @@ class Servo:
         self.frames.add(message.header.frame_id)
         now_ns = self._operator.now_ns()
         self.commands.append((now_ns, convert.stamp_ns(message.header.stamp), numbers))
+
+    def _on_pose(self, message: PoseStamped) -> None:
+        at, turn = message.pose.position, message.pose.orientation
+        numbers = np.array([at.x, at.y, at.z, turn.x, turn.y, turn.z, turn.w])
+        self.frames.add(message.header.frame_id)
+        self.commands.append((self._operator.now_ns(), convert.stamp_ns(message.header.stamp), numbers))
 
     def _on_type(
         self, request: ServoCommandType.Request, response: ServoCommandType.Response
@@ -80,6 +90,8 @@ class Servo:
 
 @pytest.fixture
 def contract(tmp_path, request) -> Contract:
+    if "pose" in request.node.name:
+        return load(tmp_path, written_pose(), ur5e_urdf())
     if "twist" in request.node.name:
         changes = {"actions": "twist", "twist": {"per": "second", "linear": 0.5, "angular": 1.0}}
         if "contact" in request.node.name:
@@ -88,6 +100,16 @@ def contract(tmp_path, request) -> Contract:
             changes["force"] = {"wrench": wrench, "retreat": {"m": 0.03, "rest_s": 1.5}}
         return Contract.load(write_contract(tmp_path, TWIST, joints=absolute(tmp_path), **changes))
     return Contract.load(write_contract(tmp_path, JOG))
+
+
+def written_pose() -> str:
+    """A UR5e whose hand Servo leads, and its finger."""
+    names = ", ".join(f"j{i}" for i in range(1, 7))
+    servo = f"{{topic: {POSES}, kind: servo_pose, joints: [{names}], rate_hz: {RATE_HZ}, frame: l0}}"
+    lines = text("preset: libero, relative_to: commanded, ")
+    lines = re.sub(r"max_age_s: [.0-9]+", "max_age_s: 1.0", lines)  # a busy machine is late
+    lines = lines.replace(f"[{names}, finger_joint]", "[finger_joint]")
+    return lines.replace("controllers:\n", f"controllers:\n  - {servo}\n")
 
 
 def absolute(folder) -> list[dict]:
@@ -189,6 +211,28 @@ def test_twists_move_the_hand_and_the_gripper_moves_by_its_own_controller(
     assert not servo.commands[-1][2].any()
     operator.wait(lambda: "holding" in node.log, 90.0, "word of it")
     operator.wait(policy.drives(lambda: not servo.paused and len(servo.commands) > count), 90.0, "motion")
+
+
+def test_poses_lead_the_hand_from_where_it_is_and_servo_is_paused_when_chunks_cease(
+    start, operator, contract, policy, tmp_path
+):
+    servo = Servo(operator)
+    start("trajectory", autostart=True, contract=str(tmp_path / "robot.yaml"))
+    operator.wait(lambda: servo.type == ServoCommandType.Request.POSE, 90.0, "command type")
+    joints = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
+    begin = ur5e(joints[:6])[:3, 3]
+    policy.goal = np.array([0.0, 0.0, 0.05, 0.0, 0.0, 0.0, 0.03])  # 0.05 * 0.05 m a step
+
+    def lifted() -> bool:
+        return bool(servo.commands) and servo.commands[-1][2][2] > begin[2] + 0.02
+
+    operator.wait(policy.drives(lifted, joints), 90.0, "poses that rise")
+    np.testing.assert_allclose(servo.commands[0][2][:3], begin, atol=1e-3)
+    assert servo.frames == {"l0"}
+    poses, stamps = (np.array([command[k] for command in servo.commands]) for k in (2, 1))
+    passed_s = np.minimum(np.diff(stamps) * 1e-9, 2.0 / RATE_HZ)
+    assert (np.linalg.norm(np.diff(poses[:, :3], axis=0), axis=1) <= 0.5 * passed_s * 1.01 + 1e-9).all()
+    operator.wait(lambda: servo.paused, 90.0, "pause")
 
 
 def test_a_servo_without_services_is_warned_about_once_and_sent_to(

@@ -1,10 +1,10 @@
-"""Chunks of twists: velocities of the hand instead of joint positions.
+"""Chunks of twists: velocities of the hand, or of a mobile base, instead of joint positions.
 
 There is no path to join or to hold, only a velocity for each moment: that of the action that is due, and zero
 before the first and after the last. The hand's speed is limited as a whole, so that its direction stays. It
-changes by no more than full speed in RAMP_S. This ramp blends chunks, starts the motion, and stops it when
-chunks cease. As with joints, old, overtaken and repeated chunks change nothing, and a chunk that is far too
-fast is refused.
+changes by no more than full speed in RAMP_S, or than a base may accelerate. This ramp blends chunks, starts
+the motion, and stops it when chunks cease. As with joints, old, overtaken and repeated chunks change nothing,
+and a chunk that is far too fast is refused.
 
 With a force sensor the hand can go back the way it came: the velocities of the last moments are commanded in
 reverse order and direction, from where the hand has come to rest.
@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from vla_accel_ros.control.command_stream import Ticks
+from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.trajectory import check_finite
 from vla_accel_ros.types import Chunk
 
@@ -73,6 +74,10 @@ class TwistBuffer:
         the next; in the other modes actions are due by the observation's stamp, and each chunk replaces the
         previous.
     way_back: from a contact; None: the hand only stops.
+    columns, places: which of a chunk's columns count, and which of the six numbers they are.
+    accelerations: greatest ones [m/s^2], [rad/s^2]; None: full speed in RAMP_S.
+    stood_s: after a longer pause between two ticks, what was moved has stopped by itself.
+    what: is moved. tip: where that is, if it may not go everywhere or is sent as a pose.
 
     Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; after_contact: refused because
     of a contact; limited: actions that were too fast).
@@ -87,6 +92,12 @@ class TwistBuffer:
         mode: str = "blend",
         execution_horizon: int | None = None,
         way_back: WayBack | None = None,
+        columns: slice = slice(6),
+        places: Sequence[int] = range(6),
+        accelerations: tuple[float, float] | None = None,
+        stood_s: float = _STOOD_S,
+        what: str = "hand",
+        tip: Tip | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._lock, self._way_back = threading.RLock(), way_back
@@ -96,6 +107,11 @@ class TwistBuffer:
         self._past = deque[tuple[np.ndarray, float]](maxlen=remembered)
         self._per_step, self._period_s, self._ticks = per == "step", period_s, Ticks(period_s)
         self._most = np.array([linear, angular])
+        self._ramp = self._most / RAMP_S if accelerations is None else np.array(accelerations)
+        self.columns, self._places, self._stood_s, self._what = columns, list(places), stood_s, what
+        self.tip = tip
+        if tip is not None and tip.box is not None:
+            self._ramp = self._ramp / 2.0  # the other half is for what keeps it inside
         self._block, self._execution_horizon = mode == "block", execution_horizon
         self.forget()
 
@@ -109,13 +125,15 @@ class TwistBuffer:
         self._tick_ns: int | None = None
         self._reacts = self._back_due = self._went_back = False
         self._past.clear()
+        if self.tip is not None:
+            self.tip.forget()
 
     @_locked
     def update(self, chunk: Chunk, now_ns: int) -> bool:
         """Take a chunk whose actions are [H, 6] or wider (the first six columns count). Returns whether it
         changes the motion. Raises ValueError as `check` does."""
         self.check(chunk)
-        actions = np.asarray(chunk.actions, dtype=np.float64)[: chunk.executed, :6]
+        actions = self._twists(chunk)[: chunk.executed]
         if self._block and self._execution_horizon is not None:
             actions = actions[: self._execution_horizon]
         step_ns = round(chunk.step_dt_s * 1e9)
@@ -139,22 +157,32 @@ class TwistBuffer:
         return True
 
     def check(self, chunk: Chunk) -> None:
-        """Raises ValueError for fewer than six columns, for numbers that are not finite, and for actions that
-        are TOO_FAST."""
+        """Raises ValueError for fewer columns, for numbers that are not finite, and for actions that are
+        TOO_FAST."""
         actions = np.asarray(chunk.actions)
-        if actions.ndim != 2 or actions.shape[1] < 6:
-            raise ValueError(f"chunk actions have shape {actions.shape}: a twist needs six columns")
-        check_finite("twist actions", actions[:, :6], _COLUMNS)
-        halves = self._rate(chunk) * actions[:, :6].astype(np.float64).reshape(-1, 2, 3)
+        if actions.ndim != 2 or actions.shape[1] < len(self._places):
+            raise ValueError(
+                f"chunk actions have shape {actions.shape}: a {self._what} needs {len(self._places)} columns"
+            )
+        twists = self._twists(chunk)
+        check_finite(f"actions of the {self._what}", twists, _COLUMNS)
+        halves = self._rate(chunk) * twists.reshape(-1, 2, 3)
         times = np.linalg.norm(halves, axis=2) / self._most
         far = np.argwhere(times > TOO_FAST)
         if len(far):
             row, half = far[0]
             (verb, unit), by = (("moves", "m/s"), ("turns", "rad/s"))[half], times[row, half]
             raise ValueError(
-                f"chunk {chunk.request_id}: action {row} {verb} the hand {by:.3g} times as fast as the "
-                f"contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
+                f"chunk {chunk.request_id}: action {row} {verb} the {self._what} {by:.3g} times as fast as "
+                f"the contract's {self._most[half]:g} {unit}: are the policy and the contract of one unit?"
             )
+
+    def _twists(self, chunk: Chunk) -> np.ndarray:
+        """float64 [H, 6]."""
+        actions = np.asarray(chunk.actions, dtype=np.float64)[:, self.columns]
+        twists = np.zeros((len(actions), 6))
+        twists[:, self._places] = actions
+        return twists
 
     def _rate(self, chunk: Chunk) -> float:
         return 1.0 / chunk.step_dt_s if self._per_step else 1.0
@@ -173,7 +201,7 @@ class TwistBuffer:
         self._reacts, self._back_due = True, goes_back and self._way_back is not None
         self._brake()
         speeds = np.linalg.norm(self._velocity.reshape(2, 3), axis=1)
-        return float((speeds / self._most).max()) * RAMP_S
+        return float((speeds / self._ramp).max())
 
     @_locked
     def go_on(self) -> None:
@@ -209,7 +237,10 @@ class TwistBuffer:
         tick_ns = now_ns if steady_ns is None else steady_ns
         passed_s = self._ticks.longest_s if self._tick_ns is None else (tick_ns - self._tick_ns) * 1e-9
         self._tick_ns = tick_ns
-        if passed_s > _STOOD_S:
+        step_s = min(max(passed_s, 0.0), self._ticks.longest_s)
+        if self.tip is not None:
+            self.tip.advance(self._velocity, step_s, now_ns)
+        if passed_s > self._stood_s:
             self._velocity = np.zeros(6)
             self._past.clear()
         elif self._velocity.any() and not self._went_back:  # the way back leads to where it would lead from
@@ -218,10 +249,14 @@ class TwistBuffer:
             self._back_due = False
             self._go_back(now_ns)
         change = (self._wanted(now_ns) - self._velocity).reshape(2, 3)
-        step = self._most / RAMP_S * min(max(passed_s, 0.0), self._ticks.longest_s)
+        step = self._ramp * step_s
         size = np.linalg.norm(change, axis=1)
         share = np.divide(step, size, out=np.ones(2), where=size > step)
-        self._velocity = self._velocity + (change * share[:, None]).ravel()
+        velocity = self._velocity + (change * share[:, None]).ravel()
+        if self.tip is not None:
+            ahead_s = self._ticks.longest_s
+            velocity = self.tip.bounded(self._velocity, velocity, float(self._ramp[0]), step_s, ahead_s)
+        self._velocity = velocity
         return self._velocity
 
     @_locked
@@ -248,7 +283,7 @@ class TwistBuffer:
         index = np.searchsorted(ends_s, tick_s * (np.arange(ticks) + 0.5)).clip(max=len(past) - 1)
         rows = -way_back.speed * np.array([velocity for velocity, _ in past])[index]
         size = np.linalg.norm(rows.reshape(ticks, 2, 3), axis=2)
-        way = (size * tick_s).cumsum(axis=0) + 0.5 * size * size / (self._most / RAMP_S)
+        way = (size * tick_s).cumsum(axis=0) + 0.5 * size * size / self._ramp
         beyond = (way > (way_back.m, way_back.rad)).any(axis=1)
         rows = rows[: int(beyond.argmax())] if beyond.any() else rows
         if len(rows):

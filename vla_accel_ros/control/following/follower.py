@@ -13,7 +13,7 @@ what inference reports; if it reports nothing (a foreign producer of chunks), by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,8 +39,7 @@ class ChunkFollower:
     time.
 
     max_age_s: a trajectory whose image is older counts as a miss.
-    twist: takes the first six columns of each chunk, and the buffer takes the others; None: the buffer takes
-        all.
+    twists: take their columns of each chunk, the first or the last, and the buffer takes the others.
     following: limits of the buffer's joints; None for the usual ones. A joint that it does not watch may be
         asked to go from end to end at once.
     controllers: measured joints are compared with what these are commanded; None for the decided motion.
@@ -55,11 +54,13 @@ class ChunkFollower:
         buffer: TrajectoryBuffer,
         safety: Safety,
         max_age_s: float,
-        twist: TwistBuffer | None = None,
+        twists: Sequence[TwistBuffer] = (),
         following: FollowingError | None = None,
         controllers: Outputs | None = None,
     ) -> None:
-        self.buffer, self.safety, self._twist = buffer, safety, twist
+        self.buffer, self.safety, self._twists = buffer, safety, twists
+        starts, ends = [t.columns.start or 0 for t in twists], [t.columns.stop or 0 for t in twists]
+        self._joint_columns = slice(sum(ends), min(starts, default=0) or None)
         self._controllers = controllers
         self.counts: Counter[str] = Counter()
         self.faults: dict[str, None] = {}
@@ -214,6 +215,8 @@ class ChunkFollower:
         """A person commands the arm from now on by these inputs or, if there are none, chunks do that are
         observed from now on."""
         self.safety.watchdog.human, self._waiting = human, None
+        if human:
+            self._stop_twists()
         self._valid_from_ns = max(now_ns, self._valid_from_ns or now_ns)
 
     def look(self, now_ns: int) -> str:
@@ -242,7 +245,7 @@ class ChunkFollower:
         any."""
         self._stepped_ns = now_ns
         join = self.joining.step(now_ns, self._leaps.lasting)
-        still = self._twist is None or self._twist.at_rest(now_ns)
+        still = all(twist.at_rest(now_ns) for twist in self._twists)
         change = self.safety.step(now_ns, at_rest=still and now_ns >= self.joining.rest_ns)
         if self.safety.watchdog.is_late(JOINT_STATES, now_ns):
             self.joining.unwatched()
@@ -264,10 +267,9 @@ class ChunkFollower:
 
     def stop(self, now_ns: int) -> Trajectory | None:
         """Returns the stop to send now. None if nothing was ever commanded, or the joints are at rest or soon
-        come to rest by themselves. The hand stops by itself."""
+        come to rest by themselves. A hand and a base stop by themselves."""
         self._waiting = None
-        if self._twist is not None:
-            self._twist.stop()
+        self._stop_twists()
         joining = self.joining
         if not joining.ready or now_ns >= joining.rest_ns or joining.lasts(now_ns):
             return None
@@ -277,6 +279,10 @@ class ChunkFollower:
         trajectory = self.buffer.stop(now_ns)
         joining.rest_ns = trajectory.end_ns
         return trajectory
+
+    def _stop_twists(self) -> None:
+        for twist in self._twists:
+            twist.stop()
 
     def yields(self, path: Trajectory, now_ns: int, commit_ns: int) -> None:
         """This path was sent because of a contact (control/force): motion continues from its end, with chunks
@@ -310,10 +316,10 @@ class ChunkFollower:
 
         Versions start again with a new process, so a lower one is accepted after 0.2 s without a higher one.
         """
-        joints = chunk if self._twist is None else self._joints_of(chunk)
+        joints = self._joints_of(chunk)
         self.buffer.check(joints, now_ns)
-        if self._twist is not None:
-            self._twist.check(chunk)
+        for twist in self._twists:
+            twist.check(chunk)
         actions = self.buffer.counted(joints)
         refusal = nonsense(actions, chunk.step_dt_s, self.buffer.joints, self.buffer.limits, self._flips)
         if refusal:
@@ -337,13 +343,8 @@ class ChunkFollower:
         self, chunk: Chunk, now_ns: int, clock_ns: Callable[[], int] | None = None
     ) -> Trajectory | None:
         """The trajectory for a chunk that may move the robot."""
-        if self._twist is None:
-            trajectory = self.buffer.update(chunk, now_ns, clock_ns)
-            moves = trajectory is not None
-        else:
-            trajectory = self.buffer.update(self._joints_of(chunk), now_ns, clock_ns)
-            moves = self._twist.update(chunk, now_ns) or trajectory is not None
-        if moves:
+        trajectory = self.buffer.update(self._joints_of(chunk), now_ns, clock_ns)
+        if any([trajectory is not None, *(twist.update(chunk, now_ns) for twist in self._twists)]):
             self._ages.sent(chunk.stamp_ns, now_ns)
         if trajectory is not None:
             self.joining.rest_ns = trajectory.end_ns
@@ -371,7 +372,9 @@ class ChunkFollower:
             return None
 
     def _joints_of(self, chunk: Chunk) -> Chunk:
-        return replace(chunk, actions=np.asarray(chunk.actions)[..., 6:])
+        if not self._twists:
+            return chunk
+        return replace(chunk, actions=np.asarray(chunk.actions)[..., self._joint_columns])
 
     def _compare(self, position: np.ndarray, stamps: np.ndarray) -> str:
         """Returns the sentence of a following error, else empty. Others may move a robot that is held."""

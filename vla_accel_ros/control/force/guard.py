@@ -74,7 +74,7 @@ class Reaction:
 
 class ForceGuard:
     """The reactions of one arm. streamed: bool [D], joints whose controllers are commanded at a fixed rate.
-    hand: reacts as the joints do; None: no twists move it.
+    twists: of a hand and a base, which react as the joints do.
 
     Attributes: `watches`, one for each sensor; `phase`; `armed`, whether the paths passed to `follow` move
     the arm at present; `yields`, number of retreats; `collided`, the contact beyond `stops` that the arm met
@@ -87,9 +87,9 @@ class ForceGuard:
         joints: tuple[str, ...],
         limits: JointLimits,
         streamed: np.ndarray,
-        hand: TwistBuffer | None = None,
+        twists: Sequence[TwistBuffer] = (),
     ) -> None:
-        self.force, self._hand = force, hand
+        self.force, self._twists = force, twists
         self.watches = [SensorWatch(sensor) for sensor in force.sensors]
         back = np.array([name not in force.stay for name in joints], dtype=bool)
         self._executed = ExecutedPath(joints, limits, back, force.retreat)
@@ -109,8 +109,8 @@ class ForceGuard:
         self.phase, self.armed = Phase.WATCHING, False
         self._way_back_due, self.collided = False, ""
         self._pending.clear()
-        if self._hand is not None:
-            self._hand.go_on()
+        for twist in self._twists:
+            twist.go_on()
 
     def take(self, sensor: int, sample: Sequence[float], stamp_ns: int, now_ns: int) -> None:
         """Take a sample of a sensor, given by its index in the contract."""
@@ -170,11 +170,11 @@ class ForceGuard:
 
     def _stands(self, now_ns: int) -> bool:
         """Whether no motion is commanded at this moment."""
-        return self._executed.stands(now_ns) and (self._hand is None or self._hand.stands)
+        return self._executed.stands(now_ns) and all(twist.stands for twist in self._twists)
 
     def _at_rest(self, now_ns: int) -> bool:
         """Whether no motion is commanded, now or later."""
-        return self._executed.at_rest(now_ns) and (self._hand is None or self._hand.at_rest(now_ns))
+        return self._executed.at_rest(now_ns) and all(twist.at_rest(now_ns) for twist in self._twists)
 
     def _react(self, why: Why, sentence: str, now_ns: int, lead_ns: int) -> Reaction:
         all_streamed, none = bool(self._streamed.all()), not self._streamed.any()
@@ -195,8 +195,8 @@ class ForceGuard:
         self.phase = Phase.RETREATING if why in (Why.CONTACT, Why.RETREAT) else Phase.STOPPED
         self._way_back_due = why is Why.CONTACT
         self._back_ns = max(begins, default=now_ns)
-        if self._hand is not None:
-            rests_s = self._hand.react(goes_back=why is Why.RETREAT)
+        for twist in self._twists:
+            rests_s = twist.react(goes_back=why is Why.RETREAT)
             self._back_ns = max(self._back_ns, now_ns + round(rests_s * 1e9))
         self.yields += why is Why.CONTACT
         self._executed.follow(whole, reacts=why in (Why.RETREAT, Why.OVER))
@@ -215,8 +215,8 @@ class ForceGuard:
         """Chunks move the arm again, and the node knows of all reactions."""
         if not self._pending:
             self.phase = Phase.WATCHING
-            if self._hand is not None:
-                self._hand.go_on()
+            for twist in self._twists:
+                twist.go_on()
 
     def forgive(self) -> None:
         """A person has looked at the faults."""

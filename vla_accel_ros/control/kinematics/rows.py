@@ -16,6 +16,7 @@ import numpy as np
 
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.hand import OUT_M, Hand
+from vla_accel_ros.control.kinematics.led import LedHand
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.types import Chunk
 
@@ -23,29 +24,43 @@ from vla_accel_ros.types import Chunk
 @dataclass(frozen=True)
 class Layout:
     """Where the numbers of rows are. hands: each with its arm. names: of the columns [A]. joints: those that
-    are moved [D]. velocities: those whose column is a velocity (rad/s or m/s)."""
+    are moved [D]. velocities: those whose column is a velocity (rad/s or m/s). others: number of columns at
+    the end that are none of joints. led: the hand that is moved by velocities."""
 
     hands: Sequence[tuple[Hand, Arm]]
     names: tuple[str, ...]
     joints: tuple[str, ...]
     velocities: frozenset[str] = frozenset()
+    others: int = 0
+    led: tuple[Hand, Arm] | None = None
 
 
 class Rows:
-    """layout, limits: of the joints that are moved. whole: also rows that are past are executed. Attribute
-    `cut`: why the last chunk was cut, else empty."""
+    """layout, limits: of the joints that are moved. whole: also rows that are past are executed. led: the
+    hand that is moved by velocities. Attribute `cut`: why the last chunk was cut, else empty."""
 
-    def __init__(self, layout: Layout, limits: JointLimits, whole: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, limits: JointLimits, whole: bool = False, led: LedHand | None = None
+    ) -> None:
         self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
         place = {name: column for column, name in enumerate(layout.names)}
+        self._led, self._led_columns = led, [place[name] for name in led.hand.columns] if led else []
         self._hands = [(h, arm, [place[name] for name in h.columns]) for h, arm in layout.hands]
         plain = [(place[name], i) for i, name in enumerate(layout.joints) if name in place]
         self._plain = [(i, k) for i, k in plain if layout.joints[k] not in layout.velocities]
         self._velocities = [(i, k) for i, k in plain if layout.joints[k] in layout.velocities]
 
-    def targets(self, chunk: Chunk, now_ns: int, measured: np.ndarray, commanded: np.ndarray) -> Chunk:
-        """A chunk of joint targets, float64 [h, D], h <= H. now_ns: rows that were due before are not solved.
-        measured, commanded: float64 [D] joints at the observation.
+    def targets(
+        self,
+        chunk: Chunk,
+        now_ns: int,
+        measured: np.ndarray,
+        commanded: np.ndarray,
+        observed: np.ndarray | None = None,
+    ) -> Chunk:
+        """A chunk of the twists of a hand that is led, joint targets, and `others` as they are, float64
+        [h, A], h <= H. now_ns: rows that were due before are not solved. measured, commanded: float64 [D]
+        joints at the observation; observed: all of the robot's, as measured; None if these are all.
 
         Raises ValueError if the chunk has other columns, a number that is not finite or a rotation that is
         none, or its first pose from now on is out of reach.
@@ -79,19 +94,32 @@ class Rows:
                 solved, goal = solved[:inside], np.round(poses[inside].translation, 3).tolist()
                 reason = f"{goal} m, or a stop on the way to it, is out of its box"
             if reason:
-                self.cut = f"action {ahead + len(solved)} of {hand.name}: {reason}"
-                if not len(solved):
-                    raise ValueError(f"chunk {chunk.request_id}: {self.cut}")
+                self._cut(chunk, hand, ahead, ahead + len(solved), reason)
                 rows, joints = rows[: ahead + len(solved)], joints[: ahead + len(solved)]
             joints[ahead:, arm.columns] = solved[: len(joints) - ahead]
             if ahead < len(joints):
                 joints[:ahead, arm.columns] = joints[ahead, arm.columns]
+        twists = np.empty((len(rows), 0))
+        if self._led is not None:
+            late_s = 0.0 if self._whole else max((now_ns - chunk.stamp_ns) * 1e-9, 0.0)
+            where = measured if observed is None else observed
+            twists, reason = self._led.twists(rows[:, self._led_columns], chunk, where, late_s)
+            if reason:
+                self._cut(chunk, self._led.hand, ahead, len(twists), reason)
+                rows, joints = rows[: len(twists)], joints[: len(twists)]
+            twists = twists[: len(rows)]
         return replace(
             chunk,
-            actions=joints,
+            actions=np.hstack([twists, joints, rows[:, len(names) - self._layout.others :]]),
             update_magnitudes=np.asarray(chunk.update_magnitudes)[: len(joints)],
             execution_horizon=None,
         )
+
+    def _cut(self, chunk: Chunk, hand: Hand, ahead: int, count: int, reason: str) -> None:
+        """Raises ValueError if nothing is left of the chunk."""
+        self.cut = f"action {count} of {hand.name}: {reason}"
+        if count <= ahead:
+            raise ValueError(f"chunk {chunk.request_id}: {self.cut}")
 
     def _inside(
         self, hand: Hand, arm: Arm, begin: Any, seed: np.ndarray, solved: np.ndarray, step_dt_s: float

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.following.joint_faults import FollowingError, usual
 from vla_accel_ros.control.following.watchdog import HOMING, JOINT_STATES, RELEASED
 from vla_accel_ros.control.holds import RESTARTED
@@ -89,7 +90,7 @@ class Homing:
         following = np.array([(j.following.rad, j.following.s) for j in self._joints]).reshape(-1, 2).T
         self._following = FollowingError(*following)
         self._age_ns = round(contract.chunk.max_age_s * 1e9)
-        self._outputs = [o for o in robot.outputs if set(o.controller.joints) <= set(self._home)]
+        self._outputs = [o for o in robot.outputs if set(o.controller.joints) & set(self._home)]
         self._actions = actions
         self._moves: list[_Move] = []
         self._sent: dict[str, Trajectory] = {}  # the last one sent, by topic
@@ -262,10 +263,9 @@ class Homing:
             return INACTIVE
         if not self._home:
             return "the contract names no home: add home: {joint: position} to it"
-        for output in self._outputs:
-            controller = output.controller
-            if controller.kind == "servo_twist" and not controller.action:
-                return f"{controller.topic} takes twists only: add its FollowJointTrajectory action as action"
+        for controller in (output.controller for output in self._outputs):
+            if controller.kind in LEADS and not controller.action:
+                return f"{controller.topic} takes no joints: add its FollowJointTrajectory action as action"
         if robot.measured is None:
             return "the joints are not known yet: wait for joint_states"
         problem = robot.late(JOINT_STATES)

@@ -41,18 +41,18 @@ class Outputs:
         outputs: Sequence[Output],
         clock: Clock,
         least_s: float,
-        twist: TwistBuffer | None = None,
+        twists: Sequence[TwistBuffer] = (),
         lock: AbstractContextManager[object] | None = None,
     ) -> Outputs:
-        """The outputs of a contract's controllers. twist: of the hand, if twists move it. lock: used with a
-        force sensor only."""
+        """The outputs of a contract's controllers. twists: of a hand and a base. lock: used with a force
+        sensor only."""
         joints = contract.action_joints
         names = tuple(joint.name for joint in joints)
         guard = None
         if contract.force is not None:
             streamed = {name for c in contract.controllers if c.rate_hz for name in c.joints}
             columns = np.array([name in streamed for name in names], dtype=bool)
-            guard = ForceGuard(contract.force, names, JointLimits.of(joints), columns, twist)
+            guard = ForceGuard(contract.force, names, JointLimits.of(joints), columns, twists)
         return cls(contract.joint_names, names, outputs, clock, least_s, guard, lock if guard else None)
 
     def __init__(

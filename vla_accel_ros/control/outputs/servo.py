@@ -68,7 +68,7 @@ class ServoOutput(Output):
         if self._paused:
             self._pause(False)
         self._lent = False
-        self._channel.publish(velocity, now_ns)
+        self._channel.publish(self._command(velocity), now_ns)
         self._zeros = 0 if velocity.any() else self._zeros + 1
         if self._resting and self._zeros >= _ZEROS:
             self._pause(True)
@@ -81,6 +81,10 @@ class ServoOutput(Output):
     def close(self) -> None:
         self._paused = True
         self._channel.close(pause=not self._lent)
+
+    def _command(self, velocity: np.ndarray) -> np.ndarray:
+        """What is sent for these velocities."""
+        return velocity
 
     def _pause(self, paused: bool) -> None:
         if self._paused != paused:
@@ -175,3 +179,16 @@ class TwistOutput(ServoOutput):
 
     def _forget(self) -> None:
         self._buffer.forget()
+
+
+class PoseOutput(TwistOutput):
+    """Poses of the hand, where its velocities lead. buffer: has a tip."""
+
+    def _command(self, velocity: np.ndarray) -> np.ndarray:
+        assert self._buffer.tip is not None
+        return self._buffer.tip.numbers()
+
+    def _pause(self, paused: bool) -> None:
+        if self._buffer.tip is not None:
+            self._buffer.tip.free = paused
+        super()._pause(paused)

@@ -24,7 +24,7 @@ class Setup:
     """What an adapter is made from.
 
     node: publishes its commands (`node.output`) and has the parameters. limits: of the controller's joints,
-    in its order. twist: the buffer of hand velocities, None if no servo_twist controller moves the hand.
+    in its order. twist: the buffer of the velocities that it takes, of a hand or a base; None for others.
     """
 
     node: ManagedNode
@@ -73,8 +73,7 @@ class NodeClock:
 def make_output(
     node: ManagedNode, contract: Contract, controller: Controller, twist: TwistBuffer | None
 ) -> Output:
-    """The output of one controller. twist: the buffer of hand velocities, None if no servo_twist controller
-    moves the hand."""
+    """The output of one controller. twist: see Setup."""
     limits = guarded(contract, controller.joints)
     kind: type[Adapter] = load(controller_kind(controller.kind).adapter)
     return kind.make(Setup(node, controller, limits, twist))

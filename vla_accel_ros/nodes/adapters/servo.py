@@ -1,4 +1,5 @@
-"""The topic and the services of MoveIt Servo, for joint velocities (JointJog) or the hand's (TwistStamped).
+"""The topic and the services of MoveIt Servo, for joint velocities (JointJog), the hand's (TwistStamped) or
+its poses (PoseStamped).
 
 On activation Servo is told the type of its commands. If it does not have these services (they came after
 Humble), one warning is logged and only commands are sent. What it is sent: control/outputs/servo.py.
@@ -11,13 +12,13 @@ from array import array
 from typing import Any
 
 import numpy as np
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
 from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.control.outputs.output import Output
-from vla_accel_ros.control.outputs.servo import JointVelocityOutput, TwistOutput
+from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.adapters.adapter import Setup
 from vla_accel_ros.nodes.declare import value
@@ -79,8 +80,8 @@ class ServoAdapter:
                 ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=0.2)
 
     @abstractmethod
-    def _fill(self, velocity: np.ndarray) -> None:
-        """Write the velocities into the message."""
+    def _fill(self, command: np.ndarray) -> None:
+        """Write the command into the message."""
 
 
 class ServoJointAdapter(ServoAdapter):
@@ -115,5 +116,22 @@ class ServoTwistAdapter(ServoAdapter):
         return TwistOutput(setup.controller, setup.twist, cls(setup), setup.clock)
 
     def _fill(self, velocity: np.ndarray) -> None:
-        linear, angular = self._message.twist.linear, self._message.twist.angular
-        linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = velocity.tolist()
+        convert.set_twist(self._message.twist, velocity)
+
+
+class ServoPoseAdapter(ServoAdapter):
+    """Poses of the hand."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, PoseStamped, "POSE")
+        self._message.header.frame_id = setup.controller.frame
+
+    @classmethod
+    def make(cls, setup: Setup) -> Output:
+        """See Adapter."""
+        assert setup.twist is not None  # a contract with servo_pose has a hand
+        return PoseOutput(setup.controller, setup.twist, cls(setup), setup.clock)
+
+    def _fill(self, pose: np.ndarray) -> None:
+        position, turn = self._message.pose.position, self._message.pose.orientation
+        position.x, position.y, position.z, turn.x, turn.y, turn.z, turn.w = pose.tolist()

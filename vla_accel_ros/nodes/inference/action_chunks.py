@@ -97,10 +97,9 @@ class ActionChunks:
 
     def _observation(self, request: Any) -> Observation:
         """What is asked about. Raises ValueError, one sentence, if the request is wrong."""
-        if self._contract.actions != "joints":
-            raise ValueError(
-                f"actions of this contract are {self._contract.actions}: {SERVICE} is for joints"
-            )
+        if self._contract.actions != "joints" or self._contract.base is not None:
+            others = "of a base, too" if self._contract.actions == "joints" else self._contract.actions
+            raise ValueError(f"actions of this contract are {others}: {SERVICE} is for joints")
         words = request.prompt if request.prompt.strip() else self._ingest.instruction
         if not words.strip():
             raise ValueError("prompt is empty and there is no instruction: say what to do")

@@ -198,7 +198,7 @@ def warm_up(engine: Engine, contract: Contract) -> float:
 def black_frame(engine: Engine, contract: Contract) -> Observation:
     """Black images, and joints in the middle of their ranges."""
     side = engine.policy.image_size
-    middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.joints])
+    middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.observed])
     black = np.zeros((side, side, 3), np.uint8)
     return Observation(
         images={camera.image: black for camera in contract.cameras},

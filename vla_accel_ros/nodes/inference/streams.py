@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import chunks, inputs, words
+from vla_accel_ros.contract.graph_check import chunks, inputs, odometry, words
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.graph import GraphCheck
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
@@ -39,6 +41,7 @@ class Streams:
         joints_came: Callable[[], None] = lambda: None,
     ) -> None:
         self._node, self._robot, self._joints_came = node, robot, joints_came
+        self._base = contract.base
         self._slow = Throttled(node, AGAIN_S)
         ingest = robot.ingest
         self._refused = {name: Throttled(node, AGAIN_S) for name in ingest.monitors}
@@ -53,6 +56,8 @@ class Streams:
             if camera.info:
                 node.listen(CameraInfo, camera.info, partial(self._on_info, camera.name), qos.SENSOR)
         node.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
+        for topic in odometry(contract):
+            node.listen(interface(topic.type, topic.about), topic.topic, self._on_odometry, qos.SENSOR)
         node.on_release(ingest.close)
         self._fields = {f"cameras.{camera.name}.topic": camera.name for camera in contract.cameras}
         self._fields["joint_states.topic"] = "joint_states"
@@ -90,6 +95,13 @@ class Streams:
         take, names, positions = self._robot.ingest.joints, message.name, message.position
         self._try("joint_states", lambda now_ns: take(names, positions, stamp_ns, now_ns))
         self._joints_came()
+
+    def _on_odometry(self, message: Any) -> None:
+        stamp_ns, twist = convert.stamp_ns(message.header.stamp), convert.twist_numbers(message.twist.twist)
+        take, base = self._robot.ingest.joints, self._base
+        assert base is not None
+        names, speeds = [axis.name for axis in base.axes], [twist[place] for place in base.places]
+        self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns))
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         if mismatch := self._robot.info(camera, message.height, message.width):

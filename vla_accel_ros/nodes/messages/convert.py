@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
-from geometry_msgs.msg import TwistStamped
+from geometry_msgs.msg import Twist, TwistStamped
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
@@ -57,6 +57,18 @@ def stamp_ns(stamp: Time | Duration) -> int:
 def set_stamp(stamp: Time | Duration, t_ns: int) -> None:
     """Write nanoseconds into a message stamp, or a duration."""
     stamp.sec, stamp.nanosec = divmod(t_ns, 1_000_000_000)
+
+
+def set_twist(twist: Twist, velocity: np.ndarray) -> None:
+    """Write the linear and the angular velocity, float64 [6], into a message."""
+    linear, angular = twist.linear, twist.angular
+    linear.x, linear.y, linear.z, angular.x, angular.y, angular.z = velocity.tolist()
+
+
+def twist_numbers(twist: Twist) -> tuple[float, ...]:
+    """The six numbers of a twist."""
+    linear, angular = twist.linear, twist.angular
+    return (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
 
 
 def stamped(kind: type, t_ns: int, **values: object) -> Any:
@@ -244,8 +256,7 @@ def command_from_message(message: Any) -> tuple[Sequence[str], Sequence[float]]:
     if isinstance(message, JointState):
         return message.name, message.position
     if isinstance(message, TwistStamped):
-        linear, angular = message.twist.linear, message.twist.angular
-        return (), (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
+        return (), twist_numbers(message.twist)
     return message.joint_names, message.velocities
 
 

@@ -26,7 +26,7 @@ from vla_accel_msgs.msg import (
     Session,
 )
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.contract.graph_check import forces, person
+from vla_accel_ros.contract.graph_check import forces, odometry, person
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 
@@ -81,12 +81,14 @@ def recorded(contract: Contract) -> list[Recorded]:
         if camera.info:
             entries.append(Recorded(CameraInfo, camera.info))
     entries.append(Recorded(JointState, contract.joint_states.topic))
+    for topic in odometry(contract):
+        entries.append(Recorded(interface(topic.type, "recording base.odometry"), topic.topic))
     for sensor in forces(contract):
         kind = interface(sensor.type, f"recording {sensor.about}")
         entries.append(Recorded(kind, sensor.topic, depth=_FORCES))
     for topic in person(contract):
         entries.append(Recorded(interface(topic.type, f"recording {topic.about}"), topic.topic))
-    entries += [Recorded(_command(controller), controller.topic) for controller in contract.controllers]
+    entries += [Recorded(_command(controller), controller.topic) for controller in contract.commanded]
     entries.append(Recorded(GroundTruth, "ground_truth"))
     return entries
 

@@ -46,7 +46,7 @@ class Causes:
 
     def publishers(self) -> Graph:
         """Who publishes the topics on which a second publisher matters."""
-        node, topics = self._node, [controller.topic for controller in self._contract.controllers]
+        node, topics = self._node, [controller.topic for controller in self._contract.commanded]
         return {
             topic: [
                 (tuple(info.endpoint_gid), "" if info.node_name == UNNAMED else name_of(info))
@@ -57,7 +57,7 @@ class Causes:
 
     def unheard(self, joint: str) -> tuple[str, ...]:
         """Beginnings of the reasons for which a joint may not follow: nobody listens to its topics."""
-        pairs = zip(outputs(self._contract), self._contract.controllers, strict=True)
+        pairs = zip(outputs(self._contract), self._contract.commanded, strict=True)
         return tuple(output.about for output, controller in pairs if joint in controller.joints)
 
     def look_for_joints(self) -> None:

@@ -162,12 +162,14 @@ class TrajectoryNode(ManagedNode):
             value(self, "run_stall_s"),
             value(self, "speed"),
         )
-        twist, clock = options.make_twist(contract), NodeClock(self)
-        sent = [make_output(self, contract, controller, twist) for controller in contract.controllers]
+        twists, clock = options.make_twists(contract), NodeClock(self)
+        sent = [make_output(self, contract, c, twists.get(c.topic)) for c in contract.commanded]
         turning = [joint.name for joint in contract.joints if joint.continuous]
         history = partial(JointHistory, contract.joint_names, continuous=turning)
-        outputs = Outputs.of(contract, sent, clock, value(self, "lead_s"), twist, threading.RLock())
-        robot = Robot(contract, options, outputs, self._holds, clock, history, twist)
+        outputs = Outputs.of(
+            contract, sent, clock, value(self, "lead_s"), [*twists.values()], threading.RLock()
+        )
+        robot = Robot(contract, options, outputs, self._holds, clock, history, [*twists.values()])
         manager = ControllerManager(self, contract, value(self, "controller_manager"), options.switches)
         tolerances = Tolerances(*(value(self, f"move_{name}") for name in ("path", "goal", "time_s")))
         actions = {
@@ -211,10 +213,12 @@ class TrajectoryNode(ManagedNode):
         """Make the timers of controllers that are commanded at a fixed rate; with a force sensor its thread
         makes the ticks. The slot is polled before each command of the fastest controller."""
         streams = motion.robot.outputs.streams
-        fastest = max(streams, key=lambda output: output.controller.rate_hz, default=None)
+        of_joints = (output for output in streams if output.controller.joints)
+        fastest = max(of_joints, key=lambda output: output.controller.rate_hz, default=None)
         poll_hz = TRAJECTORIES_HZ if fastest is None else fastest.controller.rate_hz
         if motion.force is not None or fastest is None:
             self.every(1.0 / poll_hz, self._poll)
+        if motion.force is not None:
             return
         for output in streams:
             tick = partial(self._tick, output, output is fastest)

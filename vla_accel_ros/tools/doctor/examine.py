@@ -152,7 +152,7 @@ def _lacks_profile(running: Sequence[Process]) -> bool:
 def _commands(visitor: Inspector, contract: Contract | None) -> tuple[list[str], dict[str, list[str]]]:
     """Return the command topics without a listener, and foreign publishers on topics that only our nodes may
     use."""
-    topics = [] if contract is None else [controller.topic for controller in contract.controllers]
+    topics = [] if contract is None else [controller.topic for controller in contract.commanded]
     ours = {"action_chunk": visitor.name("inference")}
     ours |= dict.fromkeys(topics, visitor.name("trajectory"))
     publishers: dict[str, list[str]] = {}

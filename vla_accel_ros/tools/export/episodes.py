@@ -59,8 +59,10 @@ def episodes(
     Raises ValueError, with one sentence, if the bag yields nothing.
     """
     contract = streams.contract
-    if actions == "commanded" and contract.actions == "twist":
-        raise ValueError(f"{contract.robot} is moved by twists, not positions: give --actions measured")
+    if actions == "commanded" and contract.led_joints:
+        raise ValueError(f"{contract.robot} is led by its hand, not positions: give --actions measured")
+    if contract.base is not None:
+        raise ValueError(f"{contract.robot} has a base, whose velocities are not exported yet: keep the bag")
     first_ns, last_ns = streams.span_ns(actions == "commanded")
     period_ns = 1e9 / fps
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)
