@@ -15,7 +15,8 @@ import torch
 from builders import JOINTS, NOBODY, make_config
 from wishes import make_request
 
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix, Prefixes
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,

@@ -19,7 +19,7 @@ from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Launched
 from vla_accel_ros.engine.request import (
     ACT,

@@ -15,7 +15,7 @@ from openvla_builders import make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.types import Observation

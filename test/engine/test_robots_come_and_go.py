@@ -15,7 +15,7 @@ from embodiments import COUNT, JOINTS, STEP_S, STEPS, TRAINED, alone, assert_equ
 from frame_stream import FrameStream, held_slots
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.models.policy import Policy
 

@@ -25,9 +25,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import cast
 
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, fail, sleep_s
-from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import (
     ACT,
@@ -444,7 +443,7 @@ class Scheduler:
         launched.complete()
         took_s = lane.took(launched, self._clock())
         began_s = lane.ended_s - took_s
-        note(lane.name, batch, began_s, lane.ended_s)
+        lane.note(batch, began_s)
         # Of what ran ahead some may have been removed meanwhile.
         present = [request for request in batch.requests if request in self._requests]
         try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import next_frame
 from vla_accel_ros.engine.rules.rule import Rule as SchedulingPolicy

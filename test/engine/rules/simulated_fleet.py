@@ -14,7 +14,8 @@ from builders import JOINTS, make_config
 from overlapping import SimulatedTime
 from scheduled import System
 
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import DeviceTime
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.rule import Rule

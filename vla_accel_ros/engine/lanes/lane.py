@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.timeline import TIMELINE
 
 _LONGEST_WAIT_S = 1.0
 
@@ -196,6 +197,17 @@ class Lane:
                 took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
         self.ended_s = ended_s
         return took_s
+
+    def note(self, batch: MicroBatch, began_s: float) -> None:
+        """Record on the timeline that a micro-batch ran here from then until `ended_s`."""
+        detail: list[str | int] = []
+        for request in batch.requests:
+            frame = request.result if request.want == OBSERVE else request.prefix
+            version = getattr(frame, "version", "unknown")
+            number = "" if request.number < 0 else request.number
+            detail += (request.robot, request.want, number, "of frame", version)
+        begin_ns, end_ns = round(began_s * 1e9), round(self.ended_s * 1e9)
+        TIMELINE.span(f"lane {self.name}", batch.kind, begin_ns, end_ns, batch.flows, tuple(detail))
 
 
 def fail(requests: Iterable[Request], error: Exception) -> None:

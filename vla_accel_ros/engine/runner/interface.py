@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from vla_accel_ros.engine.kv.pool import Prefixes
+from vla_accel_ros.engine.kv.prefixes import Prefixes
 from vla_accel_ros.engine.request import MicroBatch, Request
 
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.streaming.loop import Awaited
 from vla_accel_ros.types import Chunk, Observation

@@ -16,7 +16,7 @@ from typing import cast
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ASK, Act, Ask, MicroBatch, Observe, Pace, Request, Waits
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats

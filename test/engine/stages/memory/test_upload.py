@@ -16,7 +16,8 @@ from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observati
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
