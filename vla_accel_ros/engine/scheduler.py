@@ -65,7 +65,8 @@ class Scheduler:
     """The requests of one engine. Safe to use from several threads.
 
     clock: monotonic seconds. lanes: where micro-batches run, by default one. Attributes: `streams`, of the
-    robots, while they run; `runs_ahead`, whether launched work is waited for later.
+    robots, while they run; `runs_ahead`, whether launched work is waited for later; `moved`, whether the last
+    step changed anything.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._worker: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._moved = False  # whether the last step changed anything
+        self.moved = False
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -170,7 +171,7 @@ class Scheduler:
                 try:
                     while not over() and self._thread is None:
                         self._step(self.lanes)
-                        if not self._moved and not over():
+                        if not self.moved and not over():
                             self._rest(self.again_s)
                 finally:
                     self._hand_over()
@@ -254,7 +255,7 @@ class Scheduler:
                 while not stopping.is_set():
                     try:
                         self._step(self.lanes)
-                        if not self._moved:
+                        if not self.moved:
                             self._rest(self.again_s)
                     except Exception:  # a request's own error is in the request; this must be seen
                         _LOG.exception("a step of the engine failed; it goes on")
@@ -341,7 +342,7 @@ class Scheduler:
 
     def _step(self, lanes: Sequence[Lane]) -> tuple[Request, ...]:
         """One step by who holds `_leads`."""
-        self._moved = False
+        self.moved = False
         try:
             advanced = self._take_in()
             for lane in lanes:
@@ -353,7 +354,7 @@ class Scheduler:
                 advanced = self._wait_for_results(lanes)
             if not advanced:
                 self._runner.idle()
-            self._moved |= bool(advanced)
+            self.moved |= bool(advanced)
             return tuple(advanced)
         except BaseException:
             self._leave_finished()
@@ -569,7 +570,7 @@ class Scheduler:
         cancelled = self._cancelled.pop(request, False)
         if request not in self._requests:
             return False
-        self._moved = True
+        self.moved = True
         try:
             with self._lane(request).computing(), ExitStack() as prefix:
                 if request.want != OBSERVE and begun and request.prefix is not None:

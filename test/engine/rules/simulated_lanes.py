@@ -1,32 +1,48 @@
-"""Streams over a scheduler whose micro-batches take the time that a test says: no thread, no network.
+"""Streams of robots over a simulated engine, whose micro-batches take the time that a test says.
 
-Lanes share one GPU: a micro-batch takes as many times longer as lanes run when it begins. A robot's stream is
-what engine.streaming makes of it: one frame at a time, one action request that waits (or two), one answer.
-`RunningAhead` is one lane that launches micro-batches behind what its GPU computes.
+A robot's stream is what engine.streaming makes of it: one frame at a time, one action request that waits (or
+two), one answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from builders import JOINTS
-from overlapping import Overlapping, SimulatedTime
+from scheduled import System
 
-from vla_accel_ros.engine.config import ALL_APART, ONE
-from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, MicroBatch, Pace, Request, Waits
+from vla_accel_ros.engine.config import ALL_APART
+from vla_accel_ros.engine.profile import Profile
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DECODE,
+    DENOISE,
+    ENCODE,
+    PREFILL,
+    MicroBatch,
+    Pace,
+    Request,
+    Waits,
+)
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.rules import FIRST_APART, LANES
 
 FRAME_S, CHUNK_S, JOINTS_S = 1 / 30, 1 / 120, 0.002
 
 
-class Streams(Overlapping):
+def profile(takes_s: Mapping[str, float]) -> Profile:
+    """By kind, seconds of a micro-batch of any stage."""
+    stages = ENCODE, PREFILL, DENOISE, DECODE
+    return Profile({(f"{kind}.{stage}", 1): took_s for kind, took_s in takes_s.items() for stage in stages})
+
+
+class Streams(System):
     """takes_s: by kind, seconds of a micro-batch. steps: of a chunk in a seat. fresh: whole first chunks.
-    chunk_s: from one chunk that is wanted to the next.
+    chunk_s: from one chunk that is wanted to the next; joints_s: from one joint state to the next.
 
     made, frames_seen: by robot, (end, version, request) of each chunk, (end, version) of each frame.
     tokens: when text ran. steps_run: micro-batches of actions. levels: (time, level) of what
@@ -36,22 +52,22 @@ class Streams(Overlapping):
     def __init__(
         self,
         word: str,
-        policy: Rule,
+        rule: Rule,
         takes_s: Mapping[str, float],
         robots: tuple[str, ...] = ("",),
         steps: int = 1,
         fresh: bool = False,
         chunk_s: float = CHUNK_S,
-        text_groups: int = 1,
-        text_share: float = 0.0,
+        joints_s: float = JOINTS_S,
+        **options: Any,
     ) -> None:
-        kinds = FIRST_APART if fresh and word == ALL_APART else LANES[word]
+        lanes = FIRST_APART if fresh and word == ALL_APART else LANES[word]
         super().__init__(
-            word, policy, steps=steps, lanes=kinds, text_groups=text_groups, text_share=text_share
+            rule, steps, profile=profile(takes_s), lanes=lanes, whole_apart=fresh, captured=True, **options
         )
-        self.takes_s, self.fresh, self.robots, self.chunk_s = dict(takes_s), fresh, robots, chunk_s
+        self.runner.during = self._launched
+        self.fresh, self.robots, self.chunk_s, self.joints_s = fresh, robots, chunk_s, joints_s
         self.steps_run = 0
-        self.runner.seats, self.runner.text_groups = fresh, text_groups
         self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
         self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}
         self.tokens: list[float] = []
@@ -59,7 +75,6 @@ class Streams(Overlapping):
         self._next: dict[tuple[str, bool | None], Request] = {}
         self._due_s = dict.fromkeys(robots, 0.0)
         self._frames: dict[str, Request | None] = dict.fromkeys(robots)
-        self._ends: dict[str, float] = {}
         for robot in robots:
             for first in (True, False) if fresh else (None,):
                 self._want(robot, first)
@@ -69,31 +84,20 @@ class Streams(Overlapping):
         end_s = self.clock.now_s + seconds
         while self.clock.now_s < end_s:
             self._arrive(asking)
-            for lane in self.lanes:
-                if lane not in self.running and self.begin(lane):
-                    self._took(lane)
+            due_s = [due_s for due_s in self._due_s.values() if due_s > self.clock.now_s]
+            self.advance(min([end_s, *due_s]))
             self._note_level()
-            again = [lane.again_s for name, lane in self.lanes.items() if name not in self.running]
-            later = [t for t in (*self._ends.values(), *self._due_s.values(), *again) if t > self.clock.now_s]
-            self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
-            for lane, ends_s in list(self._ends.items()):
-                if ends_s <= self.clock.now_s:
-                    del self._ends[lane]
-                    self.end(lane)
 
     def rate_hz(self, robot: str = "", since_s: float = 0.0) -> float:
         """Chunks a second from then on."""
         count = sum(end_s >= since_s for end_s, _, _ in self.made[robot])
         return count / (self.clock.now_s - since_s)
 
-    def _took(self, lane: str) -> None:
-        batch, began_s = self.running[lane]
+    def _launched(self, batch: MicroBatch) -> None:
         kind = batch.requests[-1].kind
         if kind == ASK and not batch.requests[0].partial:
-            self.tokens.append(began_s)
+            self.tokens.append(self.clock.now_s)
         self.steps_run += kind == ACT
-        takes_s = self.takes_s.get(kind, self.takes_s[ACT])
-        self._ends[lane] = began_s + takes_s * len(self.running)
 
     def _arrive(self, asking: bool) -> None:
         now_s = self.clock.now_s
@@ -119,7 +123,7 @@ class Streams(Overlapping):
         )
 
     def _sense(self) -> tuple[np.ndarray, int]:
-        return np.zeros(JOINTS, np.float32), int(self.clock.now_s / JOINTS_S)
+        return np.zeros(JOINTS, np.float32), int(self.clock.now_s / self.joints_s)
 
     def _begins(self, request: Request) -> None:
         """A chunk does."""
@@ -141,73 +145,3 @@ class Streams(Overlapping):
         level = self.rules.degradation.level
         if not self.levels or self.levels[-1][1] != level:
             self.levels.append((self.clock.now_s, level))
-
-
-class RunningAhead(Streams):
-    """One lane whose GPU computes what is launched, one micro-batch after another, while the host goes on.
-
-    takes_s: of the GPU. host_s: what the host takes to launch a micro-batch; begin_s, after_s: to begin a
-    chunk, and to hand on the results of a step. waits_for_text: text is launched behind nothing, and nothing
-    behind text.
-    """
-
-    def __init__(
-        self,
-        policy: Rule,
-        takes_s: Mapping[str, float],
-        steps: int,
-        chunk_s: float,
-        host_s: float,
-        waits_for_text: bool = False,
-        text_groups: int = 1,
-        begin_s: float = 0.0,
-        after_s: float = 0.0,
-        fresh: bool = False,
-    ) -> None:
-        super().__init__(
-            ONE, policy, takes_s, steps=steps, fresh=fresh, chunk_s=chunk_s, text_groups=text_groups
-        )
-        self.host_s, self._begin_s, self._after_s = host_s, begin_s, after_s
-        self._waits_for_text, self._free_s = waits_for_text, 0.0
-        self._over_s: dict[int, float] = {}  # by micro-batch
-        self.runner.ahead = self.scheduler.runs_ahead = True
-        self.scheduler._worker = None
-        self.runner.during, self.runner.after = self._launched, self._waited
-        self.lanes["main"].timing = self._timing
-
-    def run_for(self, seconds: float, asking: bool = True) -> None:
-        end_s = self.clock.now_s + seconds
-        while self.clock.now_s < end_s:
-            self._arrive(asking)
-            self.scheduler.step()
-            if not self.scheduler._moved:
-                later = [t for t in (self.scheduler.again_s, *self._due_s.values()) if t > self.clock.now_s]
-                self.clock.now_s = min(end_s, *later, self.clock.now_s + 0.05)
-            self._note_level()
-
-    @contextmanager
-    def _timing(self, batch: MicroBatch) -> Iterator[DeviceTime]:
-        device = SimulatedTime(self.clock, self.takes_s[batch.requests[-1].kind])
-        yield device
-        device.over_s = self._over_s[id(batch)]
-
-    def _launched(self, batch: MicroBatch) -> None:
-        self.clock.now_s += self.host_s
-        kind = batch.requests[-1].kind
-        self.steps_run += kind == ACT
-        if kind == ASK and not batch.requests[0].partial:
-            self.tokens.append(self.clock.now_s)
-        text = kind == ASK and batch.stage == DECODE
-        if text and self._waits_for_text:
-            self.clock.now_s = max(self.clock.now_s, self._free_s) + self.host_s
-        self._free_s = max(self.clock.now_s, self._free_s) + self.takes_s[kind]
-        self._over_s[id(batch)] = self._free_s
-        if text and self._waits_for_text:
-            self.clock.now_s = self._free_s
-
-    def _waited(self, batch: MicroBatch) -> None:
-        self.clock.now_s = max(self.clock.now_s, self._over_s.pop(id(batch)))
-        self.clock.now_s += self._after_s if batch.requests[-1].want == ACT else 0.0
-
-    def _begins(self, request: Request) -> None:
-        self.clock.now_s += self._begin_s

@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 from scheduled import System
-from simulated_lanes import CHUNK_S, FRAME_S, Streams
+from simulated_lanes import CHUNK_S, FRAME_S, Streams, profile
 from wishes import make_request
 
 from vla_accel_ros.engine.config import LANES
@@ -74,12 +74,12 @@ def test_what_fits_is_not_given_up(word: str, seats: int, fresh: bool) -> None:
 def test_levels_are_taken_in_order_and_given_back_in_order(word: str, seats: int, fresh: bool) -> None:
     streams = make_streams(word, seats, fresh, scaled(0.5))
     streams.run_for(1.0)
-    streams.takes_s.update(scaled(12.0))  # a chunk takes longer than a frame comes
+    streams.runner.profile = profile(scaled(12.0))  # a chunk takes longer than a frame comes
     streams.run_for(8.0)
     raised = [level for _, level in streams.levels]
     assert raised == list(LEVELS)
-    streams.takes_s.update(scaled(0.5))
-    streams.run_for(10 * CALM_S)
+    streams.runner.profile = profile(scaled(0.5))
+    streams.run_for(10 * CALM_S, asking=False)
     assert [level for _, level in streams.levels] == [*LEVELS, *reversed(LEVELS[:-1])]
     now = streams.rules.degradation
     assert now.level == NONE and now.raised == len(LADDER) - 1
@@ -118,7 +118,7 @@ def test_language_is_enough_where_text_is_what_is_too_much() -> None:
 
 def test_actions_are_thinned_before_frames_are_skipped() -> None:
     """Vision is late because of further chunks: frames are not skipped for that."""
-    streams = make_streams("one", 4, True, {**EASY, OBSERVE: 0.022, ACT: 0.015})
+    streams = make_streams("two", 4, True, {**EASY, OBSERVE: 0.018, ACT: 0.015})
     streams.run_for(20.0, asking=False)
     now = streams.rules.degradation
     assert VISION not in {level for _, level in streams.levels} and now.chunks[""] > 0 and not now.frames
