@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated_engine import BATCHES, STAGGERED, maker, measured, waited_s
+from simulated_fleet import Fleet
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.simulated import IDLE
 from vla_accel_ros.fleet.admission.forecast import (
     MOST_OF_A_DRAW,
     ROUNDS,
@@ -133,6 +135,16 @@ def test_the_same_requests_wait_as_long_as_in_every_detail(config: EngineConfig)
     model, times = ReplicaModel.of(measured(config)), sorted(chain(*asked_s(36, 6.0, seed=77)))
     took = [took_s for at_s, took_s in model.play(times, lambda *_: math.inf) if at_s >= 1.0]
     assert float(np.percentile(took, 99)) == pytest.approx(waited_s(config, times, 1.0), rel=0.1)
+
+
+@pytest.mark.parametrize("config", [STAGGERED, BATCHES])
+def test_a_forecast_is_what_the_loop_of_an_engine_would_make(config: EngineConfig) -> None:
+    """With the same durations, which the model gives to the rule without that loop."""
+    model, times = ReplicaModel.of(measured(config)), sorted(chain(*asked_s(36, 3.0, seed=78)))
+    engine = Fleet(model.make(), model.limit, profile=model.profile, captured=False, host=IDLE)
+    engine.play(times)
+    took = sorted(model.play(times, lambda *_: math.inf))
+    np.testing.assert_allclose(sorted(engine.took_s), took, rtol=1e-6, atol=1e-8)
 
 
 def test_batches_are_modelled_and_more_robots_fit() -> None:

@@ -9,7 +9,7 @@ and benches all simulate an engine with this.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +64,9 @@ class Host:
     result_s: float = 0.0
 
 
+IDLE = Host()
+
+
 @dataclass
 class _Computed:
     """A DeviceTime."""
@@ -104,7 +107,7 @@ class SimulatedRunner:
     answers: int = 2
     whole_apart: bool = False
     captured: bool = False
-    host: Host = Host()
+    host: Host = IDLE
     lanes: Lanes = field(default_factory=lambda: LANES["one"])
 
     def __post_init__(self) -> None:
@@ -112,6 +115,7 @@ class SimulatedRunner:
         self.prefixes = Prefixes(self.pool)
         self.open = set[Request]()
         self._group = 0  # groups of a token that are launched
+        self._lane_of = {kind: name for name, kinds in self.lanes.items() for kind in kinds}
         self._free_s: dict[str, float] = {}  # when a lane has computed all that was launched
         self._newest = 0.0, 0.0  # seconds and end of the newest micro-batch
         self.ends_s: list[float] = []
@@ -137,33 +141,33 @@ class SimulatedRunner:
 
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         last, host = batch.requests[-1], self.host
-        new = sum(request.progress is None for request in batch.requests)
-        begin_s = {OBSERVE: host.copy_s, ACT: host.begin_s}.get(last.want, 0.0)
-        self.clock.now_s += host.launch_s + new * begin_s
+        if host is not IDLE:
+            begin_s = {OBSERVE: host.copy_s, ACT: host.begin_s}.get(last.want, 0.0)
+            new = sum(request.progress is None for request in batch.requests)
+            self.clock.now_s += host.launch_s + new * begin_s
         over_s = self._occupy(batch)
-        text = last.kind == ASK and batch.stage == DECODE
+        text = batch.stage == DECODE and last.kind == ASK
         if text:
             self._group = (self._group + 1) % self.text_groups
         ended = [request for request in batch.requests if self._advance(request, batch)]
-        frame_here = last.want == OBSERVE and ACT in self.lanes[self._lane(batch)]
         if not self.captured:
             self.clock.wait(over_s)
-        if not self.captured or frame_here or (last.kind == ASK and not text):
-            for request in ended:
-                self._end(request)
-            if not (self.captured and frame_here and self.groups > 1):
+            self._end(ended)
+            return None
+        frame = last.want == OBSERVE and self._lane_of[OBSERVE] == self._lane_of[ACT]
+        if frame or (last.kind == ASK and not text):  # what follows waits for it on the device
+            self._end(ended)
+            if not frame or self.groups == 1:
                 return None
-            ended = []
         for request in ended:
-            request.status = LAUNCHED
+            if not request.finished:
+                request.status = LAUNCHED
 
         def wait() -> None:
             self.clock.wait(over_s)
             if last.want == ACT:
                 self.clock.now_s += host.result_s * (1 + len(ended))
-            for request in ended:
-                if not request.finished:
-                    self._end(request)
+            self._end(ended)
 
         return wait
 
@@ -188,18 +192,16 @@ class SimulatedRunner:
     def _count(self, want: str) -> int:
         return sum(request.want == want and (want == ASK or not request.launched) for request in self.open)
 
-    def _lane(self, batch: MicroBatch) -> str:
-        kind = batch.requests[-1].kind
-        return next(name for name, kinds in self.lanes.items() if kind in kinds)
-
     def _occupy(self, batch: MicroBatch) -> float:
         """Put a micro-batch behind the work of its lane; returns when it is computed."""
-        lane, now_s = self._lane(batch), self.clock.now_s
-        others = sum(free_s > now_s for name, free_s in self._free_s.items() if name != lane)
-        takes_s = self.profile.usual_s(batch.kind, len(batch.requests)) * (1 + others)
+        lane, now_s = self._lane_of[batch.requests[-1].kind], self.clock.now_s
+        takes_s = self.profile.of(batch.kind, len(batch.requests)).usual
+        if len(self._free_s) > 1:
+            takes_s *= 1 + sum(free_s > now_s for name, free_s in self._free_s.items() if name != lane)
         over_s = self._free_s[lane] = max(now_s, self._free_s.get(lane, now_s)) + takes_s
         self._newest = takes_s, over_s
-        self.ends_s.append(over_s)
+        if self.captured:
+            self.ends_s.append(over_s)
         return over_s
 
     def _advance(self, request: Request, batch: MicroBatch) -> bool:
@@ -217,22 +219,24 @@ class SimulatedRunner:
         request.partial = batch.stage == DECODE and self._group > 0
         return not request.partial
 
-    def _end(self, request: Request) -> None:
-        """Set the result of what is computed."""
-        if request.want == OBSERVE:
-            assert request.observation is not None
-            slot, request.progress = request.progress[0], None
-            request.finish(self.prefixes.publish(slot, request.observation, NOBODY, 2, 1))
-        elif request.want == REWORD:
-            request.finish(self.prefixes.hold(request.frame))
-        elif request.want == ACT:
-            request.finish(f"{ACT} {request.number}")
-        else:
-            request.tokens.append(len(request.tokens))
-            request.stage, request.status = DECODE, RUNNING
-            request.result = "word" * len(request.tokens)
-            if len(request.tokens) >= self.tokens:
-                request.finish(f"{ASK} {request.number}")
+    def _end(self, requests: Iterable[Request]) -> None:
+        """Set the results of what is computed."""
+        for request in requests:
+            if request.finished:
+                continue
+            if request.want == ACT:
+                request.finish(f"{ACT} {request.number}")
+            elif request.want == REWORD:
+                request.finish(self.prefixes.hold(request.frame))
+            elif request.observation is not None:
+                slot, request.progress = request.progress[0], None
+                request.finish(self.prefixes.publish(slot, request.observation, NOBODY, 2, 1))
+            else:
+                request.tokens.append(len(request.tokens))
+                request.stage, request.status = DECODE, RUNNING
+                request.result = "word" * len(request.tokens)
+                if len(request.tokens) >= self.tokens:
+                    request.finish(f"{ASK} {request.number}")
 
 
 class SimulatedEngine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from builders import JOINTS
@@ -21,18 +22,20 @@ STEPS, SEATS = 10, 16
 FRAMES_MS = {1: 5.3, 2: 10.0, 4: 17.9}
 STEP_MS = {1: 0.45, 2: 0.93, 4: 0.99, 8: 1.25, 16: 1.69}
 """By the seats of a step: the fewest that hold its chunks."""
+KNOWN = {("observe.encode", count): 1e-3 * ms for count, ms in FRAMES_MS.items()}
+KNOWN |= {("act.denoise", count): 1e-3 * ms for count, ms in STEP_MS.items()}
 HOST = Host(launch_s=0.26e-3, copy_s=0.45e-3, begin_s=0.1e-3, result_s=0.1e-3)
 
 
 class Fleet(System):
-    """took_s: of each request that came, when it came and how long its chunk took."""
+    """most: requests at once. options: of the runner, instead of the H200's.
 
-    def __init__(self, rule: Rule, most: int) -> None:
-        known = {("observe.encode", count): 1e-3 * ms for count, ms in FRAMES_MS.items()}
-        known |= {("act.denoise", count): 1e-3 * ms for count, ms in STEP_MS.items()}
-        super().__init__(
-            rule, STEPS, profile=Profile(known), slots=most + 8, seats=SEATS, captured=True, host=HOST
-        )
+    took_s: of each request that came, when it came and how long its chunk took.
+    """
+
+    def __init__(self, rule: Rule, most: int, **options: Any) -> None:
+        h200 = {"profile": Profile(KNOWN), "seats": SEATS, "captured": True, "host": HOST}
+        super().__init__(rule, STEPS, slots=most + 8, **{**h200, **options})
         self.took_s: list[tuple[float, float]] = []
         self._most, self._inside = most, 0
 

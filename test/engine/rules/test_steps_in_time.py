@@ -22,11 +22,10 @@ from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, PATIENCE, Staggered
 from vla_accel_ros.engine.rules.rule import Setup
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.text import PATIENCE_S
-from vla_accel_ros.engine.simulated import Host
+from vla_accel_ros.engine.simulated import IDLE, Host
 
 STEPS = 10
 STEP_S = 0.00126
-IDLE = Host()
 TAKES_S = {OBSERVE: 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0008}
 
 

@@ -1,4 +1,7 @@
-"""A replica in simulated time: the engine's own scheduling rule over measured durations.
+"""A replica in simulated time: the engine's own scheduling rule over the engine's simulated runner.
+
+The rule and the runner are called directly, without the engine's loop: the loop makes the same forecasts (a
+test compares them), but takes six times as long, and a robot waits for its forecast.
 
 `ReplicaModel.of` builds the same rule as the engine, from the engine's options. The duration of a frame is
 measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated rule makes
@@ -17,17 +20,30 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, OBSERVE, Act, MicroBatch, Observe, Request, Status, Waits
+from vla_accel_ros.engine.request import (
+    ACT,
+    DENOISE,
+    ENCODE,
+    OBSERVE,
+    RUNNING,
+    Act,
+    MicroBatch,
+    Observe,
+    Request,
+    Waits,
+)
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup, chosen
+from vla_accel_ros.engine.simulated import SimulatedRunner
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, Replica
 from vla_accel_ros.types import Observation
 
@@ -103,6 +119,13 @@ class ReplicaModel:
         """Chunks that a step can hold."""
         return len(self.step_s) - 1
 
+    @cached_property
+    def profile(self) -> Profile:
+        """The same durations, of micro-batches."""
+        kinds = {f"{OBSERVE}.{ENCODE}": self.frames_s, f"{ACT}.{DENOISE}": self.step_s}
+        known = {(kind, n): took_s for kind, times_s in kinds.items() for n, took_s in enumerate(times_s)}
+        return Profile({key: took_s for key, took_s in known.items() if took_s})
+
     @classmethod
     def of(cls, measured: Measured) -> ReplicaModel:
         """Fit a model to the measurements. Raises ValueError if there are none."""
@@ -120,52 +143,45 @@ class ReplicaModel:
         in the order of completion, when each request came and how long its chunk took."""
         rule, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
         heapify(coming)
-        inside, now_s = 0, 0.0
+        runner = SimulatedRunner(self.profile, steps=self.steps, slots=self.limit)
+        clock, prefixes, limit = runner.clock, runner.prefixes, self.limit
         ready: list[Request] = []
         origins: dict[Request, tuple[int, float]] = {}
         took_s: list[tuple[float, float]] = []
-        frames_s, step_s, seats, limit = self.frames_s, self.step_s, self.seats, self.limit
         while True:
-            while coming and coming[0][0] <= now_s and inside < limit:
+            now_s = clock.now_s
+            while coming and coming[0][0] <= now_s and len(origins) < limit:
                 at_s, robot = heappop(coming)
                 frame = Request(Observe(_SEEN), str(robot), waits=Waits.ROOM)
                 origins[frame] = robot, at_s
                 ready.append(frame)
-                inside += 1
             batch = rule.next("main", ready, now_s)
             if batch is None:
                 next_s = min(rule.wake_s(ready, now_s), coming[0][0] if coming else math.inf)
                 if math.isinf(next_s):
                     return took_s
-                now_s = max(next_s, now_s + 1e-9)
+                clock.wait(max(next_s, now_s + 1e-9))
                 continue
             rule.chose("main", batch, now_s)
-            requests, count = batch.requests, len(batch.requests)
-            if requests[0].want == OBSERVE:
-                seconds = frames_s[count]
-                now_s += seconds
-                for frame in requests:
-                    ready.remove(frame)
-                    frame.status = Status.FINISHED
-                    action = Request(Act(), frame.robot, waits=Waits.ROOM)
+            runner.run(batch)
+            for request in batch.requests:
+                if not request.finished:
+                    request.status = RUNNING
+                    continue
+                ready.remove(request)
+                robot, at_s = origins.pop(request)
+                if isinstance(request.result, Prefix):
+                    request.result.release()
+                    prefixes.remove("")
+                    action = Request(Act(), request.robot, waits=Waits.ROOM)
                     action.fresh = True
-                    origins[action] = origins.pop(frame)
+                    origins[action] = robot, at_s
                     ready.append(action)
-            else:
-                steps = batch.steps or self.steps
-                seconds = steps * step_s[min(count, seats)]
-                now_s += seconds
-                for action in requests:
-                    action.status, action.progress = Status.RUNNING, (action.progress or 0) + steps
-                    if action.progress >= self.steps:
-                        ready.remove(action)
-                        action.status = Status.FINISHED
-                        robot, at_s = origins.pop(action)
-                        took_s.append((at_s, now_s - at_s))
-                        inside -= 1
-                        if (next_s := again(robot, now_s)) < math.inf:
-                            heappush(coming, (next_s, robot))
-            rule.ran(batch, seconds)
+                else:
+                    took_s.append((at_s, clock.now_s - at_s))
+                    if (next_s := again(robot, clock.now_s)) < math.inf:
+                        heappush(coming, (next_s, robot))
+            rule.ran(batch, clock.now_s - now_s)
 
     def interval_s(self, batch: int) -> float:
         """Return the steady time from one chunk to the next with `batch` requests always waiting."""
@@ -184,7 +200,7 @@ class ReplicaModel:
 def _model(measured: Measured) -> ReplicaModel:
     config, largest = measured.config, measured.serve[-1][0]
     alone_s, often_s = measured.serve[0][1], min(seconds / batch for batch, seconds in measured.serve)
-    steps = STEPS if config is None else config.steps
+    steps = STEPS if config is None else config.steps if config.staggered else 1
     single_s = (alone_s - often_s) / (steps - FULL) if steps > FULL else 0.0
     frame_s = max(0.0, alone_s - steps * single_s)
     if config is not None:
