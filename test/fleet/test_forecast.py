@@ -35,7 +35,7 @@ from vla_accel_ros.fleet.admission.forecast import (
     pace,
     room,
 )
-from vla_accel_ros.fleet.admission.replica_model import STEPS, Measured, ReplicaModel
+from vla_accel_ros.fleet.admission.replica_model import FRAME, STEP, STEPS, Measured, ReplicaModel
 from vla_accel_ros.fleet.admission.verdict import robots_in_time
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -55,13 +55,17 @@ def waits_s(model: ReplicaModel, asked_s: list[float]) -> list[float]:
 
 def test_what_takes_as_long_for_each_is_a_queue_of_one_server() -> None:
     model = ReplicaModel.of(SERIAL)
-    assert model.frames_s[1] + model.steps * model.step_s[1] == pytest.approx(0.01, rel=1e-3)
+    assert model.profile.usual_s(FRAME, 1) + model.steps * model.profile.usual_s(STEP, 1) == pytest.approx(
+        0.01, rel=1e-3
+    )
     assert waits_s(model, [0.0, 0.001, 0.002, 1.0]) == pytest.approx([0.01, 0.019, 0.028, 0.01], rel=1e-3)
 
 
 def test_batches_that_cost_nothing_more_begin_together() -> None:
     model = ReplicaModel.of(Measured(((1, 0.1), (10, 0.1))))
-    assert model.frames_s[10] == 0.0 and model.step_s[10] == pytest.approx(0.1 / STEPS, rel=1e-3)
+    assert model.profile.usual_s(FRAME, 10) == 0.0 and model.profile.usual_s(STEP, 10) == pytest.approx(
+        0.1 / STEPS, rel=1e-3
+    )
     assert max(waits_s(model, [0.0] * 10)) == pytest.approx(0.1, rel=1e-3)
 
 
@@ -86,7 +90,7 @@ def test_the_model_runs_the_policy_that_the_engine_runs() -> None:
 def test_frames_that_were_not_measured_are_about_what_they_would_be() -> None:
     known = measured(STAGGERED)
     without = ReplicaModel.of(Measured(known.serve, (), known.limit, known.config))
-    assert without.frames_s[1] == pytest.approx(known.frames[0][1], rel=0.2)
+    assert without.profile.usual_s(FRAME, 1) == pytest.approx(known.frames[0][1], rel=0.2)
 
 
 def asked_s(robots: int, seconds: float, seed: int, jitter: float = 0.1) -> list[list[float]]:

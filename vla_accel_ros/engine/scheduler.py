@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import cast
 
@@ -44,7 +44,6 @@ from vla_accel_ros.engine.request import (
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.interface import Runner
-from vla_accel_ros.engine.streams import Stream, Streams
 
 MOST_QUEUED = 256
 """Most unfinished requests. Streams have a few each; more come from a caller that waits for none."""
@@ -59,6 +58,15 @@ Waiting = tuple[Callable[[], bool], threading.Event]
 
 class QueueFull(RuntimeError):
     """A request was refused because too many are unfinished."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Callbacks of a robot's running stream. due_s: returns when its next frame is expected, on the clock.
+    on_ran: called with each micro-batch and when it began."""
+
+    due_s: Callable[[], float] = lambda: math.inf
+    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
 
 
 class Scheduler:
@@ -78,10 +86,12 @@ class Scheduler:
     ) -> None:
         self.rules, self.profile, self.lanes = rules, rules.plan.profile, tuple(lanes) or (Lane(),)
         self._lane_of = {kind: lane for lane in self.lanes for kind in lane.kinds}
-        self.streams, self.runs_ahead = Streams(self.start, self._end), False
+        self.streams: dict[str, Stream] = {}
+        self.runs_ahead = False
         self._runner, self._clock = runner, clock
         self._readiness = Readiness(runner.prefixes, runner.room)
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
+        self._joining, self._ending = threading.Condition(), False
         self._requests: dict[Request, None] = {}  # unfinished, in order of submission
         self._cancelled: dict[Request, bool] = {}  # of these, to be removed
         # None to wake the loop, and what the worker computed. Posting takes no lock, so that the garbage
@@ -204,15 +214,30 @@ class Scheduler:
     def join(self, robot: str, stream: Stream) -> None:
         """Begin a robot's stream; the first stream starts the thread. Raises ValueError if it runs
         already."""
-        self.streams.join(robot, stream)
+        with self._joining:
+            self._joining.wait_for(lambda: not self._ending)
+            if robot in self.streams:
+                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
+            self.streams[robot] = stream
+            if len(self.streams) == 1:
+                self.start()
 
     def leave(self, robot: str) -> None:
         """End a robot's stream and cancel its requests; the last stream ends the thread, and whoever still
         waits for a request steps the loop. Returns after the running micro-batches, unless the loop calls
         it."""
         entered = self._is_entered(self._thread)
-        if not self.streams.leave(robot):
-            return
+        with self._joining:
+            if self.streams.pop(robot, None) is None:
+                return
+            self._ending = last = not self.streams
+        try:
+            if last:
+                self._end()
+        finally:
+            with self._joining:
+                self._ending = False
+                self._joining.notify_all()
         requests = [request for request in self.requests if request.stream and request.robot == robot]
         self.cancel(*requests)
         if not entered:
@@ -388,7 +413,8 @@ class Scheduler:
             and (free or self._lane(request).batch is None)
         ]
         ready = [r for r in waiting if r.status is not WAITING or self._readiness.is_ready(r, now_s)]
-        batch = self.rules.next(lane.name, ready, now_s, self.streams.due_s())
+        due_s = min((stream.due_s() for stream in (*self.streams.values(),)), default=math.inf)
+        batch = self.rules.next(lane.name, ready, now_s, due_s)
         if batch is None:
             wake_s = self.rules.wake_s(lane.name, ready, now_s)
             lane.again_s = min(self._readiness.due_again_s(waiting, now_s), wake_s)
@@ -457,7 +483,8 @@ class Scheduler:
                         # What another lane finishes of an older frame meanwhile is dropped.
                         self._cancel_older(request)
             self.rules.ran(batch, took_s)
-            self.streams.ran(batch, began_s)
+            for stream in (*self.streams.values(),):
+                stream.on_ran(batch, began_s)
         finally:
             for request in present:
                 if request.finished or request not in launched.told:

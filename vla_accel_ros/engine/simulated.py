@@ -252,9 +252,9 @@ class SimulatedEngine:
         self.scheduler = Scheduler(runner, self.rules, runner.clock, [*self.lanes.values()])
         self.scheduler.runs_ahead = runner.captured
 
-    def advance(self, until_s: float = math.inf) -> None:
-        """Step the loop once. If that changed nothing, move the clock to the next event, at most until then;
-        `until_s` must be finite if there may be none."""
+    def advance(self, until_s: float) -> None:
+        """Step the loop once; if that changed nothing, move the clock to the next event, at most until
+        then."""
         self.scheduler.step()
         if self.scheduler.moved:
             return

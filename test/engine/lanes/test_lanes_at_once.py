@@ -14,7 +14,7 @@ from scheduled import WAIT_S, System, in_thread, joined
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Observation
 
 
@@ -262,7 +262,7 @@ def test_durations_are_noted_by_kind_and_number() -> None:
     system = System(StaggeredChunks(2), steps=2)
     ran: list[tuple[str, float]] = []
     on_ran = lambda batch, began_s: ran.append((batch.kind, began_s))  # noqa: E731
-    system.scheduler.streams.running[""] = Stream(on_ran=on_ran)
+    system.scheduler.streams[""] = Stream(on_ran=on_ran)
     system.seen()
     ran.clear()
 

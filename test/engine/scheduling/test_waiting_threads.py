@@ -19,8 +19,7 @@ from vla_accel_ros.engine.request import (
     Request,
 )
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Scheduler, Stream
 
 
 class Waits:

@@ -19,9 +19,9 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ASK, Act, Ask, MicroBatch, Observe, Pace, Request, Waits
 from vla_accel_ros.engine.rules.overload import Degradation
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.streaming.ports import Chunking, Ports, Results, Text
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16

@@ -20,7 +20,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -52,6 +52,9 @@ STEPS = 10
 FULL = 2.0
 HALVES = 14
 """Iterations of the bisection for a step's duration."""
+
+FRAME, STEP = f"{OBSERVE}.{ENCODE}", f"{ACT}.{DENOISE}"
+"""Micro-batches in a profile."""
 
 Curve = tuple[tuple[int, float], ...]
 """Pairs of (batch size, seconds of the whole batch)."""
@@ -105,26 +108,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class ReplicaModel:
-    """frames_s: seconds of 0, 1, 2, ... frames together. step_s: seconds of a step with 0, 1, 2, ... chunks.
-    steps: of a chunk. most: requests accepted at once. make: makes the scheduling rule."""
+    """profile: seconds of frames (FRAME) and steps (STEP). steps: of a chunk. seats: chunks that a step can
+    hold. limit: requests accepted at once. make: makes the scheduling rule."""
 
-    frames_s: tuple[float, ...]
-    step_s: tuple[float, ...]
+    profile: Profile
     steps: int
+    seats: int
     limit: int
     make: Callable[[], Rule]
-
-    @property
-    def seats(self) -> int:
-        """Chunks that a step can hold."""
-        return len(self.step_s) - 1
-
-    @cached_property
-    def profile(self) -> Profile:
-        """The same durations, of micro-batches."""
-        kinds = {f"{OBSERVE}.{ENCODE}": self.frames_s, f"{ACT}.{DENOISE}": self.step_s}
-        known = {(kind, n): took_s for kind, times_s in kinds.items() for n, took_s in enumerate(times_s)}
-        return Profile({key: took_s for key, took_s in known.items() if took_s})
 
     @classmethod
     def of(cls, measured: Measured) -> ReplicaModel:
@@ -135,8 +126,8 @@ class ReplicaModel:
 
     def slower(self, factor: float) -> ReplicaModel:
         """Return this model with all durations times `factor`."""
-        frames_s, step_s = ([factor * seconds for seconds in times] for times in (self.frames_s, self.step_s))
-        return replace(self, frames_s=tuple(frames_s), step_s=tuple(step_s))
+        known = self.profile.known().items()
+        return replace(self, profile=Profile({key: factor * seconds for key, seconds in known}))
 
     def play(self, first_s: Sequence[float], again: Again) -> list[tuple[float, float]]:
         """Simulate robots that send their first requests at first_s and later ones as `again` says. Returns,
@@ -211,11 +202,16 @@ def _model(measured: Measured) -> ReplicaModel:
         seats, together, make = largest, 1, _alternating(largest, steps)
     else:
         seats, together, make = largest, largest, lambda: Batches(largest, largest, largest)
-    frames_s = _frames_s(measured.frames or ((1, frame_s),), together)
-    first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.limit or largest, make)
+    frames = _profile(FRAME, _frames_s(measured.frames or ((1, frame_s),), together))
+    first = ReplicaModel(Profile(frames), steps, seats, measured.limit or largest, make)
     by_load = config is not None and config.seats_by_load
     sizes = tuple(1 << power for power in range(seats.bit_length())) if by_load else range(1, seats)
     return _with_steps(first, measured.serve, (*(size for size in sizes if size < seats), seats))
+
+
+def _profile(kind: str, seconds: Iterable[float]) -> dict[tuple[str, int], float]:
+    """Of 0, 1, 2, ... requests; what takes no time is left out."""
+    return {(kind, count): took_s for count, took_s in enumerate(seconds) if took_s > 0.0}
 
 
 def _of_engine(config: EngineConfig) -> Callable[[], Rule]:
@@ -241,33 +237,35 @@ def _curve(profile: Profile, stage: str) -> Curve:
     return tuple(sorted((batch, seconds) for (name, batch), seconds in entries if name == stage))
 
 
-def _filled(known: Mapping[int, float], sizes: Sequence[int], seats: int) -> tuple[float, ...]:
-    """Return the seconds of a step with 0, 1, 2, ... chunks. Known sizes are interpolated at `sizes`; a count
-    between two of `sizes` takes as long as the next larger one. Beyond the largest known size, the duration
-    stays constant."""
-    at_sizes = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
-    by_chunks = [at_sizes[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
-    return tuple(float(seconds) for seconds in by_chunks)
+def _filled(
+    model: ReplicaModel, by_size: Mapping[int, float], sizes: Sequence[int], least_s: float = 0.0
+) -> ReplicaModel:
+    """Return the model with these seconds of a step by its number of chunks, at least least_s. They are
+    interpolated at `sizes`; a count between two of these takes as long as the next larger one, and one beyond
+    the largest known size as long as that."""
+    known = sorted(by_size) or [1]
+    at_sizes = np.interp(sizes, known, [by_size.get(size, 0.0) for size in known])
+    seconds = [at_sizes[bisect_left(sizes, max(1, count))] for count in range(model.seats + 1)]
+    steps = _profile(STEP, (max(least_s, float(took_s)) for took_s in seconds))
+    return replace(model, profile=Profile({**model.profile.known(), **steps}))
 
 
 def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> ReplicaModel:
-    """Fit step_s so that the simulated rates equal the measured ones. sizes: the chunk counts for which the
-    engine has a step; other counts take as long as the next larger one."""
+    """Fit the seconds of steps so that the simulated rates equal the measured ones. sizes: the chunk counts
+    for which the engine has a step; other counts take as long as the next larger one."""
     by_size: dict[int, float] = {}
     for batch, seconds in serve:
-        wanted_s = seconds / batch
-        used = _used(model, batch)
+        used = _used(_filled(model, by_size, sizes, 1e-6), batch)
         step_size = sizes[min(bisect_left(sizes, used), len(sizes) - 1)]
         if step_size in by_size or step_size < max(by_size, default=0):
             continue
         low, high = 0.0, seconds / model.steps * 2.0
         for _ in range(HALVES):
             middle = (low + high) / 2.0
-            tried = replace(model, step_s=_filled({**by_size, step_size: middle}, sizes, model.seats))
-            low, high = (middle, high) if tried.interval_s(batch) < wanted_s else (low, middle)
+            tried = _filled(model, {**by_size, step_size: middle}, sizes)
+            low, high = (middle, high) if tried.interval_s(batch) < seconds / batch else (low, middle)
         by_size[step_size] = (low + high) / 2.0
-        model = replace(model, step_s=_filled(by_size, sizes, model.seats))
-    return model
+    return _filled(model, by_size, sizes)
 
 
 def _used(model: ReplicaModel, batch: int) -> int:
@@ -291,6 +289,5 @@ def _used(model: ReplicaModel, batch: int) -> int:
         def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
             return self._rule.wake_s(ready, now_s)
 
-    step_s = tuple(max(seconds, 1e-6) for seconds in model.step_s)
-    replace(model, make=Counted, step_s=step_s).interval_s(batch)
+    replace(model, make=Counted).interval_s(batch)
     return max(counts, key=lambda size: (counts[size], size))
