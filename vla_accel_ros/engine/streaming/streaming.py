@@ -60,7 +60,7 @@ class Streaming:
             vision.rate_hz,
             vision.most_s,
             self.run_vision,
-            on_error=self._failed,
+            lambda error: ports.on_error("vision", error),
             awaited=ports.frames,
         )
         self._records = {"action": LoopRecord("action", action.rate_hz)}
@@ -271,7 +271,3 @@ class Streaming:
         if batch.requests[-1].want == ASK and any(record.robot == self._robot for record in batch.requests):
             most_s = math.inf if self._language is None else self._language.most_s
             self._records["language"].note(began_s, most_s)
-
-    def _failed(self, error: Exception) -> bool:
-        self._ports.on_error("vision", error)
-        return True
