@@ -85,7 +85,7 @@ def test_a_newer_frame_does_not_disturb_an_answer_and_it_disturbs_no_action(engi
     for seed in range(1, 1 + len(expected)):
         pieces.append(next(answer))
         engine.observe(make_observation(seed)).release()
-        newest = engine.scheduler.newest()
+        newest = engine.runner.prefixes.newest()
         assert newest is not None
         with newest:
             engine.act(newest)

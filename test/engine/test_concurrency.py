@@ -40,7 +40,7 @@ def test_three_threads_over_one_pool(kind: str, lanes: str) -> None:
         """Use the newest prefix until the last frame was used."""
         stamp = -1
         while stamp < FRAMES - 1:
-            prefix = engine.scheduler.newest()
+            prefix = engine.runner.prefixes.newest()
             if prefix is None:
                 continue
             with prefix:

@@ -216,7 +216,7 @@ class Random(Overlapping):
         running = [request for batch, _ in self.running.values() for request in batch.requests]
         assert len(running) == len(set(running)) and not any(request.finished for request in running)
         assert len(self.scheduler.requests) <= self.most, "nothing queues without bound"
-        now, rung = self.rules.degradation, LADDER.index(self.rules.overload.rung)
+        now, rung = self.rules.overload.degradation, LADDER.index(self.rules.overload.rung)
         assert now.level == LADDER[rung].level and not self.wrong
         if rung != self.rungs[-1]:
             assert abs(rung - self.rungs[-1]) == 1, "one rung at a time"

@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -41,7 +41,6 @@ from vla_accel_ros.engine.request import (
     Observe,
     Request,
 )
-from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.interface import Runner
 
@@ -117,11 +116,6 @@ class Scheduler:
         return self._thread is not None
 
     @property
-    def degradation(self) -> Degradation:
-        """What is given up for overload now, and what has been given up so far."""
-        return self.rules.degradation
-
-    @property
     def again_s(self) -> float:
         """When to step again if nothing is posted."""
         now_s = self._clock()
@@ -133,10 +127,6 @@ class Scheduler:
     def now_s(self) -> float:
         """Seconds on the scheduler's clock."""
         return self._clock()
-
-    def newest(self, robot: str = "") -> Prefix | None:
-        """A robot's newest prefix, held for the caller, or None before the first observation."""
-        return self._runner.prefixes.newest(robot)
 
     def submit(self, request: Request) -> Request:
         """Queue a request; returns it. Raises ValueError if this engine cannot compute it, QueueFull if too
@@ -565,7 +555,8 @@ class Scheduler:
     def _cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's, now: nobody wants
         them, and it may need their seats."""
-        self._drop(chunk for chunk in self._own(new) if chunk.instruction != new.instruction)
+        own = [chunk for chunk in self._own(new) if chunk.instruction != new.instruction]
+        self._cancelled.update(dict.fromkeys(own, True))
         self._reap()
 
     def _cancel_older(self, than: Request, launched: bool = True) -> None:
@@ -574,12 +565,7 @@ class Scheduler:
         way."""
         lane = self._lane(than)
         chunks = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.launched)]
-        self._drop(chunk for chunk in chunks if chunk.number < than.number)
-
-    def _drop(self, requests: Iterable[Request]) -> None:
-        """Mark these requests for `_reap`."""
-        for request in requests:
-            self._cancelled[request] = True
+        self._cancelled.update({chunk: True for chunk in chunks if chunk.number < than.number})
 
     def _reap(self) -> None:
         """Remove cancelled requests, but those of a lane whose work the worker computes."""

@@ -201,7 +201,7 @@ def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy)
 
 
 def held(engine: Engine, robot: str = "") -> Prefix:
-    newest = engine.scheduler.newest(robot)
+    newest = engine.runner.prefixes.newest(robot)
     assert newest is not None
     return newest
 

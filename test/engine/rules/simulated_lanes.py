@@ -142,6 +142,6 @@ class Streams(System):
             request.result.release()
 
     def _note_level(self) -> None:
-        level = self.rules.degradation.level
+        level = self.rules.overload.degradation.level
         if not self.levels or self.levels[-1][1] != level:
             self.levels.append((self.clock.now_s, level))

@@ -59,7 +59,7 @@ def test_the_prefix_of_a_frame_that_is_cancelled_while_it_is_computed_is_release
     assert system.runner.slots_held == 1  # the newest, for the next reader
     with pytest.raises(Cancelled):
         system.scheduler.wait(frame)
-    with system.scheduler.newest() as prefix:
+    with system.runner.prefixes.newest() as prefix:
         words = system.submit(REWORD, prefix=prefix)
         system.runner.during = lambda batch: system.scheduler.cancel(words)
         system.run()

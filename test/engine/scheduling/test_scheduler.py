@@ -105,9 +105,9 @@ def test_several_robots_have_their_own_frames_and_the_highest_priority_goes_firs
     assert order == [(want, robot) for want in (ACT, OBSERVE) for robot in ("high", "middle", "low")]
     assert all(act.instruction == act.robot for act in acts)
     for robot, frame in zip(robots, frames, strict=True):
-        with system.scheduler.newest(robot) as newest:
+        with system.runner.prefixes.newest(robot) as newest:
             assert newest.robot == robot and newest.version == frame.result.version
-    assert system.scheduler.newest("none") is None
+    assert system.runner.prefixes.newest("none") is None
 
 
 def test_a_request_waits_for_room_or_fails_without_it(system: System) -> None:

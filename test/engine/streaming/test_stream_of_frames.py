@@ -131,7 +131,7 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
     ports = stream._ports
     stream._results.give(ports.on_chunk, replace(chunk, request_id=0), 0.1)
     assert stuck.wait(20.0)
-    prefix = stream._engine.scheduler.newest()
+    prefix = stream._engine.runner.prefixes.newest()
     assert prefix is not None
     for number in range(1, 4 * MOST_UNDELIVERED):
         stream._results.give(ports.on_chunk, replace(chunk, request_id=number), 0.1)

@@ -45,10 +45,6 @@ Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]
 """Context around the launch of a micro-batch; yields its time on the device, None if that is unknown."""
 
 
-def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(eq=False)
 class Launched:
     """A launched micro-batch. began_s: time of launch; computed: whether there was anything to compute; wait:
@@ -117,7 +113,7 @@ class Lane:
         self,
         name: str = "main",
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
-        timing: Timing = _untimed,
+        timing: Timing = lambda batch: nullcontext(),
         kinds: Collection[str] = (OBSERVE, WHOLE, ACT, ASK),
     ) -> None:
         self.name, self.computing, self.timing, self.kinds = name, computing, timing, kinds

@@ -79,7 +79,7 @@ class Streaming:
         """Start, and ignore every frame that exists. Raises ValueError if a stream of the robot runs
         already."""
         scheduler = self._scheduler
-        scheduler.join(self._robot, Stream(self._due_s, self._ran))
+        scheduler.join(self._robot, Stream(lambda: self._vision.expects_s, self._ran))
         scheduler.skip(self._robot)
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
@@ -119,7 +119,7 @@ class Streaming:
     @property
     def degradation(self) -> Degradation:
         """What the engine gives up for overload now, and what it has given up so far."""
-        return self._scheduler.degradation
+        return self._scheduler.rules.overload.degradation
 
     def ask(self, question: str) -> None:
         """Submit a question about the frame that is newest when there is room to answer it.
@@ -263,9 +263,6 @@ class Streaming:
         if request.finished or text != delivered:
             answer = Text(request.frame, request.number, text, request.finished)
             self._results.give(self._ports.on_text, answer)
-
-    def _due_s(self) -> float:
-        return self._vision.expects_s
 
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
         if batch.requests[-1].want == ASK and any(record.robot == self._robot for record in batch.requests):

@@ -141,7 +141,7 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
     with engine.observe(first) as prefix:
         with pytest.raises(Torn, match="overwritten"):
             engine.observe(overwritten(torn))
-        newest = engine.scheduler.newest()
+        newest = engine.runner.prefixes.newest()
         assert newest is not None
         with newest:
             assert newest.version == prefix.version
