@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -270,24 +271,19 @@ def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> Repl
 
 def _used(model: ReplicaModel, batch: int) -> int:
     """Return the most frequent number of chunks in a step with `batch` requests always waiting."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
 
-    class Counted(Rule):
-        def __init__(self) -> None:
-            self._rule = model.make()
+    def make() -> Rule:
+        rule = model.make()
+        chose = rule.chose
 
-        def next(
-            self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-        ) -> MicroBatch | None:
-            return self._rule.next(lane, ready, now_s, due_s)
-
-        def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
-            self._rule.chose(lane, batch, now_s)
+        def count(lane: str, batch: MicroBatch, now_s: float) -> None:
+            chose(lane, batch, now_s)
             if batch.requests[0].want == ACT:
-                counts[len(batch.requests)] = counts.get(len(batch.requests), 0) + (batch.steps or 1)
+                counts[len(batch.requests)] += batch.steps or 1
 
-        def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-            return self._rule.wake_s(ready, now_s)
+        rule.chose = count  # type: ignore[method-assign]
+        return rule
 
-    replace(model, make=Counted).interval_s(batch)
+    replace(model, make=make).interval_s(batch)
     return max(counts, key=lambda size: (counts[size], size))
