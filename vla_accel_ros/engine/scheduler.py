@@ -174,6 +174,7 @@ class Scheduler:
                         if not self.moved and not over():
                             self._rest(self.again_s)
                 finally:
+                    self._leads.release()
                     self._hand_over()
             else:
                 self._wait_beside(over)
@@ -286,7 +287,7 @@ class Scheduler:
                 self.runs_ahead, self._worker = False, None
                 if self._thread is threading.current_thread():
                     self._thread = None
-        self._hand_over(held=False)
+        self._hand_over()
 
     def _compute(self) -> None:
         """Compute what is not captured, and post what came of it."""
@@ -330,25 +331,22 @@ class Scheduler:
         finally:
             self._waiting.remove(waiting)
 
-    def _hand_over(self, held: bool = True) -> None:
-        """Leave stepping to others."""
-        if held:
-            self._leads.release()
+    def _hand_over(self) -> None:
+        """Have others step, after `_leads` was released."""
         self._settle()
         for _, come in tuple(self._waiting):
             come.set()
 
     def _settle(self) -> None:
         """Remove cancelled requests, now or when the running micro-batch is over."""
-        while self._may_reap() and self._leads.acquire(blocking=False):
+        while any(self._lane(request).batch is None for request in (*self._cancelled,)):
+            if not self._leads.acquire(blocking=False):
+                return
             try:
                 self._reap()
             finally:
                 self._leads.release()
                 self._tell_waiting()
-
-    def _may_reap(self) -> bool:
-        return any(self._lane(request).batch is None for request in (*self._cancelled,))
 
     def _tell_waiting(self) -> None:
         for is_over, come in tuple(self._waiting):
