@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,11 @@ class WatchedRunner(SimulatedRunner):
             wait = super().run(batch)
         finally:
             self.running[kind] -= 1
+        return None if wait is None else partial(self._wait, batch, wait)
 
-        def waited() -> None:
-            self.after(batch)
-            wait()
-
-        return None if wait is None else waited
+    def _wait(self, batch: MicroBatch, wait: Callable[[], None]) -> None:
+        self.after(batch)
+        wait()
 
     @property
     def wants(self) -> list[str]:

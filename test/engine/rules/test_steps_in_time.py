@@ -45,8 +45,9 @@ def streams(policy: StaggeredChunks, word: str = ACTIONS_APART, chunk_s: float =
 def in_groups(groups: int, takes_s: dict[str, float], host: Host = IDLE) -> Streams:
     """One lane, in which a step comes between groups of a frame and of a token."""
     policy = StaggeredChunks(STEPS, groups=groups)
-    options = {"steps": STEPS, "chunk_s": JOINTS_S, "groups": groups, "text_groups": 4, "host": host}
-    return Streams(ONE, policy, takes_s, **options)
+    return Streams(
+        ONE, policy, takes_s, steps=STEPS, chunk_s=JOINTS_S, groups=groups, text_groups=4, host=host
+    )
 
 
 def wait_for_text(made: Streams, batch: MicroBatch) -> Callable[[], None] | None:
