@@ -34,11 +34,9 @@ class DeviceTime(Protocol):
 
     def over(self) -> bool:
         """Whether it is computed."""
-        ...
 
     def seconds(self) -> float | None:
         """How long it took, None if that is unknown. Waits for its end."""
-        ...
 
 
 Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]

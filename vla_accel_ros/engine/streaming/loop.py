@@ -47,15 +47,12 @@ class Awaited(Protocol):
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
         """Return when the input is there, is not expected in time, or given_up() is true; after at most
         patience_s."""
-        ...
 
     def age_s(self) -> float:
         """Seconds since the newest input came; inf if none did."""
-        ...
 
     def wake(self) -> None:
         """Make waiting threads call given_up() again."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,6 @@ class Chunking(Protocol):
     def committed(self, stamp_ns: int) -> int | None:
         """How many leading actions would be committed if a further chunk of the frame with that stamp began
         now; None while chunks are not guided."""
-        ...
 
 
 class Results:
