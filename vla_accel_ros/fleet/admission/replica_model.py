@@ -1,7 +1,7 @@
 """A replica in simulated time: the engine's own scheduling rule over the engine's simulated runner.
 
 The rule and the runner are called directly, without the engine's loop: the loop makes the same forecasts (a
-test compares them), but takes six times as long, and a robot waits for its forecast.
+test compares them), but takes four times as long, and a robot waits for its forecast.
 
 `ReplicaModel.of` builds the same rule as the engine, from the engine's options. The duration of a frame is
 measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated rule makes
