@@ -41,7 +41,8 @@ from shared.subjects import random_observation
 from shared.timing import by_events, summary
 from vla_accel_ros.engine.config import ACTIONS_APART, Split
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitions import divide
 from vla_accel_ros.engine.request import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.types import Agreement, Chunk
 

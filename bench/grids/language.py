@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import SPECULATIVE, EngineConfig
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, PREFILL, Act, MicroBatch, Observe, Request, Waits
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.rules import Rules

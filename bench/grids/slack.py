@@ -11,7 +11,7 @@ from shared.subjects import random_observation
 from shared.timing import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Ask, Request, Waits
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.policies import policy_of
 from vla_accel_ros.types import Observation
@@ -42,7 +42,7 @@ def text_in_slack(
             _act(engine, observations[number % len(observations)])
     period_s = alone.elapsed_s / frames / (1.0 - share)
     requests, due_s = list[Request](), 0.0
-    scheduler.streams.running[""] = Stream(due_s=lambda: due_s)
+    scheduler.streams[""] = Stream(due_s=lambda: due_s)
     with Window(device) as shared_window:
         begin_s = scheduler.now_s()
         for number in range(frames):

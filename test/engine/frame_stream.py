@@ -10,7 +10,7 @@ import numpy as np
 from wishes import counted
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Act, Request, Waits
 from vla_accel_ros.types import Chunk, Observation
 

@@ -5,27 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from typing import Any
 
-from scheduled import Clock, System
+from scheduled import System
 
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.request import OBSERVE, MicroBatch
-from vla_accel_ros.engine.rules.rule import Plan, Rule
-from vla_accel_ros.engine.rules.rules import LANES, Rules
-from vla_accel_ros.engine.scheduler import Scheduler
-
-
-class SimulatedTime:
-    """The time of a micro-batch on a GPU. over_s: when it is computed."""
-
-    def __init__(self, clock: Clock, took_s: float) -> None:
-        self._clock, self._took_s, self.over_s = clock, took_s, math.inf
-
-    def over(self) -> bool:
-        return self._clock.now_s >= self.over_s
-
-    def seconds(self) -> float:
-        return self._took_s
+from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import LANES
 
 
 class Hurrying(Lane):
@@ -44,19 +31,13 @@ class Overlapping(System):
         steps: int = 1,
         lanes: Mapping[str, tuple[str, ...]] | None = None,
         ahead: bool = False,
-        text_groups: int = 1,
-        text_share: float = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(steps=steps)
-        kinds_of = lanes or LANES[word]
-        made = [Lane(name, kinds=kinds) for name, kinds in kinds_of.items()]
-        self.runner.ahead = ahead
-        self.rules = Rules(rule, Plan(self.profile), kinds_of, text_groups=text_groups, text_share=text_share)
-        self.scheduler = Scheduler(self.runner, self.rules, self.clock, made)
-        self.scheduler.runs_ahead = ahead
-        if not ahead:  # what is launched is over when the test says so
+        super().__init__(rule, steps, lanes=lanes or LANES[word], captured=ahead, **options)
+        for lane in self.lanes.values():  # what is launched is over when the test says so
+            lane.timing = Lane().timing
+        if not ahead:
             self.scheduler._worker = threading.Thread()
-        self.lanes = {lane.name: lane for lane in made}
         self.running: dict[str, tuple[MicroBatch, float]] = {}
 
     def seen(self, robot: str = "", words: str = "reach") -> None:
@@ -67,7 +48,7 @@ class Overlapping(System):
             self.begin(lane)
             if lane in self.running:
                 self.end(lane)
-            elif not self.scheduler._moved:
+            elif not self.scheduler.moved:
                 self.clock.now_s = max(self.clock.now_s, self.scheduler.again_s)
         frame.result.release()
         self.runner.ran.clear()

@@ -9,9 +9,9 @@ from builders import make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import MicroBatch, Pace
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation
 
 
@@ -77,7 +77,7 @@ class Stepped:
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
         self.scheduler._clock = lambda: self.now_s
         self.ran: list[str] = []
-        self.scheduler.streams.running[""] = Stream(on_ran=self.note)
+        self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True
         self.stream._want_chunks()
 

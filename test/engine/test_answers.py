@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pages import PagePool
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.runner.answers import Answer, Answers, Said
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward

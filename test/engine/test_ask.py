@@ -13,7 +13,7 @@ import torch
 from builders import CAMERAS, make_checkpoint, make_config, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.request import ASK
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
@@ -85,7 +85,7 @@ def test_a_newer_frame_does_not_disturb_an_answer_and_it_disturbs_no_action(engi
     for seed in range(1, 1 + len(expected)):
         pieces.append(next(answer))
         engine.observe(make_observation(seed)).release()
-        newest = engine.scheduler.newest()
+        newest = engine.runner.prefixes.newest()
         assert newest is not None
         with newest:
             engine.act(newest)

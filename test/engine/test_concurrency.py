@@ -11,7 +11,7 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 
 FRAMES = 8
 NOISE = np.random.default_rng(7).standard_normal((8, 8), dtype=np.float32)
@@ -40,7 +40,7 @@ def test_three_threads_over_one_pool(kind: str, lanes: str) -> None:
         """Use the newest prefix until the last frame was used."""
         stamp = -1
         while stamp < FRAMES - 1:
-            prefix = engine.scheduler.newest()
+            prefix = engine.runner.prefixes.newest()
             if prefix is None:
                 continue
             with prefix:

@@ -11,7 +11,7 @@ from builders import CAMERAS, JOINTS, make_observation, make_policy
 from guiding import guidance_to
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.flow.sampling import sample
@@ -139,12 +139,12 @@ def test_what_is_held_is_never_overwritten(policy: Policy) -> None:
 
 def test_the_newest_prefix_wins_and_is_held_for_each_reader(policy: Policy) -> None:
     engine = Engine(policy, slots=3)
-    assert engine.scheduler.newest() is None
+    assert engine.runner.prefixes.newest() is None
     engine.observe(make_observation(0, stamp_ns=1)).release()
-    reader = engine.scheduler.newest()
+    reader = engine.runner.prefixes.newest()
     assert reader is not None
     engine.observe(make_observation(1, stamp_ns=2)).release()
-    newer = engine.scheduler.newest()
+    newer = engine.runner.prefixes.newest()
     assert newer is not None
     assert (reader.stamp_ns, newer.stamp_ns) == (1, 2)
     assert newer.version > reader.version
@@ -168,7 +168,7 @@ def test_a_refused_observation_costs_no_slot_and_no_version(policy: Policy) -> N
     for _ in range(10):
         with pytest.raises(ValueError, match=r"observation\.images is empty"):
             engine.observe(make_observation(cameras=()))
-    assert engine.scheduler.newest() is None
+    assert engine.runner.prefixes.newest() is None
     assert engine.runner.pool.free == engine.runner.pool.slots
     with engine.observe(make_observation()) as prefix:
         assert prefix.version == 0
@@ -176,7 +176,7 @@ def test_a_refused_observation_costs_no_slot_and_no_version(policy: Policy) -> N
 
 def test_releasing_twice_takes_nobody_elses_reference(engine: Engine) -> None:
     mine = engine.observe(make_observation())
-    theirs = engine.scheduler.newest()
+    theirs = engine.runner.prefixes.newest()
     assert theirs is not None
     for _ in range(3):
         mine.release()

@@ -48,10 +48,12 @@ def test_a_frame_is_published_once_it_is_computed(monkeypatch: pytest.MonkeyPatc
     request = Request(Observe(make_observation(0)))
     wait = frames.run(request)
     assert wait is not None and not computed.waited and not request.finished
-    assert engine.scheduler.newest() is None, "who acted on it now would wait for it in the stream of actions"
+    assert engine.runner.prefixes.newest() is None, (
+        "who acted on it now would wait for it in the stream of actions"
+    )
     wait()
     assert computed.waited and request.finished
-    newest = engine.scheduler.newest()
+    newest = engine.runner.prefixes.newest()
     assert newest is not None and newest.version == request.result.version
     for prefix in (newest, request.result):
         prefix.release()
@@ -90,7 +92,7 @@ def test_one_that_fails_on_the_device_gives_its_slot_back(monkeypatch: pytest.Mo
     computed.error = RuntimeError("an illegal address")
     with pytest.raises(RuntimeError, match="an illegal address"):
         wait()
-    assert engine.scheduler.newest() is None and engine.runner.pool.free == engine.runner.pool.slots
+    assert engine.runner.prefixes.newest() is None and engine.runner.pool.free == engine.runner.pool.slots
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

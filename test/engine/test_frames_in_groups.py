@@ -19,7 +19,7 @@ from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.config import LANES
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Launched
 from vla_accel_ros.engine.request import (
     ACT,
@@ -76,7 +76,7 @@ def test_a_torn_frame_is_never_published(threads: bool, count: int, device: str)
         for _ in range(3):
             with pytest.raises(Torn):
                 engine.observe(torn)
-            assert engine.scheduler.newest() is None and held_slots(engine, robots=0) == 0
+            assert engine.runner.prefixes.newest() is None and held_slots(engine, robots=0) == 0
         with engine.observe(seen(1)) as prefix:
             assert prefix.stamp_ns == 1001
     finally:
@@ -100,7 +100,7 @@ def test_a_request_takes_a_micro_batch_for_each_group_and_is_published_after_the
     monkeypatch.setattr(engine.runner, "run", noted)
     request = observing(engine, 0, on_progress=lambda one: told.append(one.finished))
     for number in range(LAYERS):
-        assert engine.scheduler.newest() is None and held_slots(engine, 0) == bool(number)
+        assert engine.runner.prefixes.newest() is None and held_slots(engine, 0) == bool(number)
         assert engine.scheduler.step() == (request,)
     assert kinds == ["observe.encode"] * 2 + ["observe.prefill"] * 2
     assert waits == [True] * LAYERS, "so that it is known how long each takes"
@@ -242,7 +242,7 @@ class Schedule:
         self.engine.scheduler.submit(Request(Observe(made), robot, on_progress=released))
 
     def ask(self, robot: str) -> None:
-        prefix, want = self.engine.scheduler.newest(robot), self.draw.choice((ASK, REWORD))
+        prefix, want = self.engine.runner.prefixes.newest(robot), self.draw.choice((ASK, REWORD))
         if prefix is None:
             return
         # The request holds it from its beginning on, until which it is held here.
@@ -291,7 +291,7 @@ def test_random_schedules_tear_no_prefix(device: str, events: int, kind: str, co
         assert not stream.errors and stream.chunks
         for chunk in stream.chunks[::4]:
             assert_made_by(alone, chunk, schedule.frames[chunk.stamp_ns])
-        newest = engine.scheduler.newest(robot)
+        newest = engine.runner.prefixes.newest(robot)
         assert newest is not None
         with newest, alone.observe(schedule.frames[newest.stamp_ns]) as other:
             assert_same_prefix(engine, newest, alone, other)

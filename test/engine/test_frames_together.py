@@ -11,7 +11,7 @@ import pytest
 from builders import make_embodiment, make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Act, Observe, Request, Waits
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Chunk, Observation

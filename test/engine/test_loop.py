@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from simulated_loop import Clock, drive, make_loop
+from simulated_loop import Clock, drive, ignore, make_loop
 
 from vla_accel_ros.engine.streaming.loop import WINDOW_S, Loop
 
@@ -15,8 +15,8 @@ def test_it_runs_on_a_grid_of_periods() -> None:
     clock, starts = Clock(), []
 
     def body() -> bool:
-        starts.append(clock.now)
-        clock.now += 0.03
+        starts.append(clock.now_s)
+        clock.now_s += 0.03
         return True
 
     loop = make_loop(clock, body)
@@ -42,8 +42,8 @@ def test_late_runs_are_misses_and_lost_times_are_not_made_up() -> None:
     clock, durations, starts = Clock(), [0.25, 0.01, 0.06, 0.01], []
 
     def body() -> bool:
-        starts.append(clock.now)
-        clock.now += durations[len(starts) - 1]
+        starts.append(clock.now_s)
+        clock.now_s += durations[len(starts) - 1]
         return True
 
     loop = make_loop(clock, body)
@@ -57,8 +57,8 @@ def test_a_late_start_counts_against_the_deadline() -> None:
     clock = Clock()
     loop = make_loop(clock, lambda: True)
     loop.tick(100.0)
-    clock.now = 100.16  # due at 100.1, deadline 0.05
-    assert loop.tick(clock.now) == pytest.approx(100.2)
+    clock.now_s = 100.16  # due at 100.1, deadline 0.05
+    assert loop.tick(clock.now_s) == pytest.approx(100.2)
     assert loop.stats().misses == 1
 
 
@@ -66,7 +66,7 @@ def test_idle_is_neither_a_run_nor_a_miss() -> None:
     clock = Clock()
 
     def body() -> bool:
-        clock.now += 0.07
+        clock.now_s += 0.07
         return False
 
     loop = make_loop(clock, body)
@@ -80,7 +80,7 @@ def test_rates_are_of_the_last_seconds() -> None:
     clock, durations = Clock(), iter([*[0.01] * 50, *[0.02] * 50])
 
     def body() -> bool:
-        clock.now += next(durations)
+        clock.now_s += next(durations)
         return True
 
     loop = make_loop(clock, body)
@@ -88,25 +88,20 @@ def test_rates_are_of_the_last_seconds() -> None:
     stats = loop.stats()
     assert stats.measured_hz == pytest.approx(10.0, rel=0.05)
     assert stats.p50_s == pytest.approx(0.02)
-    clock.now += WINDOW_S / 2
+    clock.now_s += WINDOW_S / 2
     assert loop.stats().measured_hz == pytest.approx(5.0, rel=0.1)
-    clock.now += WINDOW_S
+    clock.now_s += WINDOW_S
     stats = loop.stats()
     assert (stats.measured_hz, stats.p99_s, stats.runs) == (0.0, 0.0, 100)
 
 
-@pytest.mark.parametrize("go_on", [True, False])
-def test_an_error_is_handed_over(go_on: bool) -> None:
+def test_an_error_is_handed_over() -> None:
     clock, seen = Clock(), []
 
     def body() -> bool:
         raise RuntimeError("lens cap")
 
-    def on_error(error: Exception) -> bool:
-        seen.append(str(error))
-        return go_on
-
-    loop = make_loop(clock, body, on_error=on_error)
+    loop = make_loop(clock, body, on_error=lambda error: seen.append(str(error)))
     assert loop.tick(100.0) == pytest.approx(100.1)
     assert seen == ["lens cap"]
     stats = loop.stats()
@@ -125,7 +120,7 @@ def test_an_error_that_cannot_be_handed_over_is_logged_and_the_loop_goes_on(
             again.set()
         raise RuntimeError("lens cap")
 
-    def on_error(error: Exception) -> bool:
+    def on_error(error: Exception) -> None:
         raise OSError("no publisher")
 
     loop = Loop("vision", 1000.0, 1.0, body, on_error=on_error)
@@ -145,7 +140,7 @@ def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
             enough.set()
         return True
 
-    loop = Loop("action", 1000.0, 1.0, body)
+    loop = Loop("action", 1000.0, 1.0, body, ignore)
     for _ in range(2):
         enough.clear()
         loop.start()
@@ -160,20 +155,6 @@ def test_the_thread_runs_until_stopped_and_can_start_again() -> None:
     assert loop.stats().runs == count
 
 
-def test_an_error_nobody_takes_stops_the_thread_and_comes_out_of_stop() -> None:
-    def body() -> bool:
-        raise RuntimeError("lens cap")
-
-    loop = Loop("vision", 100.0, 1.0, body)
-    loop.start()
-    assert loop._thread is not None
-    loop._thread.join(timeout=30)
-    assert not loop.running
-    with pytest.raises(RuntimeError, match="lens cap"):
-        loop.stop()
-    loop.stop()
-
-
 def test_a_loop_may_stop_itself() -> None:
     loop: Loop
 
@@ -181,7 +162,7 @@ def test_a_loop_may_stop_itself() -> None:
         loop.stop()
         return True
 
-    loop = Loop("vision", 100.0, 1.0, body)
+    loop = Loop("vision", 100.0, 1.0, body, ignore)
     loop.start()
     assert loop._thread is not None
     loop._thread.join(timeout=30)
@@ -193,4 +174,4 @@ def test_a_loop_may_stop_itself() -> None:
 )
 def test_rates_and_deadlines_are_checked(rate: float, deadline: float) -> None:
     with pytest.raises(ValueError, match="'vision'"):
-        Loop("vision", rate, deadline, lambda: True)
+        Loop("vision", rate, deadline, lambda: True, ignore)

@@ -15,7 +15,7 @@ from openvla_builders import make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.types import Observation
@@ -108,7 +108,10 @@ def test_a_frame_is_encoded_once_and_stays_as_it_was_and_the_newest(made: Made) 
     encodings = count_encodings(engine)
     with engine.observe(observation) as frame:
         encoded, before = encodings(), keys(engine, frame)
-        with reworded(engine, frame, other.instruction) as other_words, engine.scheduler.newest() as newest:
+        with (
+            reworded(engine, frame, other.instruction) as other_words,
+            engine.runner.prefixes.newest() as newest,
+        ):
             assert newest.slot == frame.slot != other_words.slot
             with reworded(engine, other_words, observation.instruction) as back:  # its images came along
                 torch.testing.assert_close(keys(engine, back), before, atol=1e-4, rtol=1e-4)

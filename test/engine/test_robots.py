@@ -27,7 +27,7 @@ from openvla_builders import ACTIONS, make_openvla_folder, make_openvla_observat
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.robots import Embodiment
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.policy import Policy
@@ -165,7 +165,7 @@ def test_actions_of_tokens_are_those_of_an_engine_of_the_robots_own(
     def note(batch: MicroBatch, began_s: float) -> None:
         drafts[batch.requests[-1].robot].add(len(batch.draft))
 
-    engine.scheduler.streams.running["left"] = Stream(on_ran=note)
+    engine.scheduler.streams["left"] = Stream(on_ran=note)
     for number in range(20 if mode != "sequential" else 8):
         name = ("left", "right")[number % 2]
         streams[name].frame(token_frame(name, number))

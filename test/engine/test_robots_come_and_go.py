@@ -15,7 +15,7 @@ from embodiments import COUNT, JOINTS, STEP_S, STEPS, TRAINED, alone, assert_equ
 from frame_stream import FrameStream, held_slots
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.models.policy import Policy
 
@@ -98,7 +98,7 @@ def test_a_bad_observation_ends_its_own_requests_alone(policy: Policy, fast: boo
     engine.observe(observation("left", 0)).release()
     engine.observe(replace(observation("right", 1), state=np.zeros(2, np.float32))).release()
     for stream in (right, left):
-        with engine.scheduler.newest(stream.robot) as prefix:
+        with engine.runner.prefixes.newest(stream.robot) as prefix:
             stream.want(prefix=engine.runner.prefixes.hold(prefix))
     for broken in (np.full(4, np.nan, np.float32), np.zeros(9, np.float32)):
         with pytest.raises(ValueError, match=r"observation\.state"):
@@ -152,7 +152,7 @@ def test_a_robot_that_goes_gives_its_frame_back() -> None:
     engine.observe(observation("left")).release()
     held = engine.observe(observation("right"))
     engine.runner.remove("right")
-    assert engine.runner.pool.free == 4 and engine.scheduler.newest("right") is None
+    assert engine.runner.pool.free == 4 and engine.runner.prefixes.newest("right") is None
     engine.act(held)
     held.release()
     assert engine.runner.pool.free == 5

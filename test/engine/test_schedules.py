@@ -57,7 +57,7 @@ class Random(Overlapping):
         kinds = FIRST_APART if fresh and word == ALL_APART else KINDS[word]
         policy: Rule = StaggeredChunks(seats, groups) if seats else WholeChunks()
         super().__init__(word, policy, steps=STEPS if seats else 1, lanes=kinds, ahead=ahead)
-        self.runner.seats, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
+        self.runner.whole_apart, self.seats, self.fresh, self.runner.groups = fresh, seats, fresh, groups
         self.runner.text_groups = groups
         self.before: dict[str, str] = {}  # by lane: the kind of its last micro-batch
         if ahead:
@@ -153,7 +153,7 @@ class Random(Overlapping):
             "what has begun ends, and frames are taken"
         )
         self.scheduler.cancel(*left)
-        assert not self.scheduler.requests and not self.runner.held
+        assert not self.scheduler.requests and not self.runner.open
         assert self.runner.slots_held <= 2, "the newest of two robots"
         ended = Counter(map(id, self.told))
         for request in self.submitted:
@@ -181,7 +181,7 @@ class Random(Overlapping):
         others = {r.kind for name, (other, _) in self.running.items() if name != lane for r in other.requests}
         assert kind not in others, "a kind runs once at a time"
         self.counts[kind] += 1
-        seated = [r for r in self.runner.held if r.kind == ACT and not r.launched]
+        seated = [r for r in self.runner.open if r.kind == ACT and not r.launched]
         if self.runner.groups > 1 and kind == self.before.get(lane) == OBSERVE:
             paced = any(now_s < r.begun_s + (1 + LATE) * r.pace.period_s for r in seated)
             assert ACT not in self.kinds[lane] or not seated or paced, (
@@ -216,7 +216,7 @@ class Random(Overlapping):
         running = [request for batch, _ in self.running.values() for request in batch.requests]
         assert len(running) == len(set(running)) and not any(request.finished for request in running)
         assert len(self.scheduler.requests) <= self.most, "nothing queues without bound"
-        now, rung = self.rules.degradation, LADDER.index(self.rules.overload.rung)
+        now, rung = self.rules.overload.degradation, LADDER.index(self.rules.overload.rung)
         assert now.level == LADDER[rung].level and not self.wrong
         if rung != self.rungs[-1]:
             assert abs(rung - self.rungs[-1]) == 1, "one rung at a time"

@@ -8,7 +8,7 @@ import pytest
 from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Ask, Observe, Request, Reword, Waits, Wish
 
 QUESTIONS = [f"what is {thing}" for thing in ("red", "blue", "green", "there", "red red", "blue blue")]

@@ -5,5 +5,4 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-ENGINE = Path(__file__).parents[1] / "engine"
-sys.path += [str(ENGINE), str(ENGINE / "rules")]
+sys.path.append(str(Path(__file__).parents[1] / "engine"))

@@ -1,5 +1,5 @@
 """What a replica would measure of an engine whose times are known: the simulated GPU of
-test/engine/rules/simulated_fleet.py, with the engine's own scheduler and lane."""
+test/engine/simulated_fleet.py, with the engine's own scheduler and lane."""
 
 from __future__ import annotations
 

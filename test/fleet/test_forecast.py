@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated_engine import BATCHES, STAGGERED, maker, measured, waited_s
+from simulated_fleet import Fleet
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
+from vla_accel_ros.engine.simulated import IDLE
 from vla_accel_ros.fleet.admission.forecast import (
     MOST_OF_A_DRAW,
     ROUNDS,
@@ -33,7 +35,7 @@ from vla_accel_ros.fleet.admission.forecast import (
     pace,
     room,
 )
-from vla_accel_ros.fleet.admission.replica_model import STEPS, Measured, ReplicaModel
+from vla_accel_ros.fleet.admission.replica_model import FRAME, STEP, STEPS, Measured, ReplicaModel
 from vla_accel_ros.fleet.admission.verdict import robots_in_time
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -53,13 +55,17 @@ def waits_s(model: ReplicaModel, asked_s: list[float]) -> list[float]:
 
 def test_what_takes_as_long_for_each_is_a_queue_of_one_server() -> None:
     model = ReplicaModel.of(SERIAL)
-    assert model.frames_s[1] + model.steps * model.step_s[1] == pytest.approx(0.01, rel=1e-3)
+    assert model.profile.usual_s(FRAME, 1) + model.steps * model.profile.usual_s(STEP, 1) == pytest.approx(
+        0.01, rel=1e-3
+    )
     assert waits_s(model, [0.0, 0.001, 0.002, 1.0]) == pytest.approx([0.01, 0.019, 0.028, 0.01], rel=1e-3)
 
 
 def test_batches_that_cost_nothing_more_begin_together() -> None:
     model = ReplicaModel.of(Measured(((1, 0.1), (10, 0.1))))
-    assert model.frames_s[10] == 0.0 and model.step_s[10] == pytest.approx(0.1 / STEPS, rel=1e-3)
+    assert model.profile.usual_s(FRAME, 10) == 0.0 and model.profile.usual_s(STEP, 10) == pytest.approx(
+        0.1 / STEPS, rel=1e-3
+    )
     assert max(waits_s(model, [0.0] * 10)) == pytest.approx(0.1, rel=1e-3)
 
 
@@ -84,7 +90,7 @@ def test_the_model_runs_the_policy_that_the_engine_runs() -> None:
 def test_frames_that_were_not_measured_are_about_what_they_would_be() -> None:
     known = measured(STAGGERED)
     without = ReplicaModel.of(Measured(known.serve, (), known.limit, known.config))
-    assert without.frames_s[1] == pytest.approx(known.frames[0][1], rel=0.2)
+    assert without.profile.usual_s(FRAME, 1) == pytest.approx(known.frames[0][1], rel=0.2)
 
 
 def asked_s(robots: int, seconds: float, seed: int, jitter: float = 0.1) -> list[list[float]]:
@@ -133,6 +139,16 @@ def test_the_same_requests_wait_as_long_as_in_every_detail(config: EngineConfig)
     model, times = ReplicaModel.of(measured(config)), sorted(chain(*asked_s(36, 6.0, seed=77)))
     took = [took_s for at_s, took_s in model.play(times, lambda *_: math.inf) if at_s >= 1.0]
     assert float(np.percentile(took, 99)) == pytest.approx(waited_s(config, times, 1.0), rel=0.1)
+
+
+@pytest.mark.parametrize("config", [STAGGERED, BATCHES])
+def test_a_forecast_is_what_the_loop_of_an_engine_would_make(config: EngineConfig) -> None:
+    """With the same durations, which the model gives to the rule without that loop."""
+    model, times = ReplicaModel.of(measured(config)), sorted(chain(*asked_s(36, 3.0, seed=78)))
+    engine = Fleet(model.make(), model.limit, profile=model.profile, captured=False, host=IDLE)
+    engine.play(times)
+    took = sorted(model.play(times, lambda *_: math.inf))
+    np.testing.assert_allclose(sorted(engine.took_s), took, rtol=1e-6, atol=1e-8)
 
 
 def test_batches_are_modelled_and_more_robots_fit() -> None:

@@ -104,7 +104,7 @@ def test_the_engine_discards_what_was_overwritten_before_it_had_the_pixels(robot
         robot.film(NOW + step)
     with pytest.raises(Torn, match=f"the images of {NOW} were overwritten"):
         engine.observe(observation)
-    assert engine.scheduler.newest() is None
+    assert engine.runner.prefixes.newest() is None
     for _ in range(10):  # the slot of the cache was given back
         with pytest.raises(Torn):
             engine.observe(observation)

@@ -2,7 +2,7 @@
 
 engine: the public interface. config: its options; goals: sets many at once; options: refuses those that a
 policy does not have. request: a caller's request, and the micro-batch that one launch computes.
-scheduler: the loop; readiness: which requests may run; streams: of robots, while they run.
+scheduler: the loop; readiness: which requests may run; simulated: both in simulated time, computing nothing.
 rules/: which of the ready requests runs next; policies/: their former names. profile: expected durations.
 lanes/: where it runs. runner/, actors/: compute micro-batches. kv/: keys and values.
 stages/: captured micro-requests. robots: the robots that are served. streaming/: a stack at its own rates.

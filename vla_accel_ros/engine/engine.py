@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.goals import for_policy
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DECODE, Act, Ask, Cancelled, Observe, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.runner.runner import ModelRunner

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, OBSERVE, WAITING, Request, Waits
 
 SENSE_AGAIN_S = 0.005

@@ -27,7 +27,7 @@ from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # rules plan with requests where there is no torch
     from vla_accel_ros.engine.config import Split
-    from vla_accel_ros.engine.kv.pool import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
 

@@ -1,9 +1,9 @@
 """The robots that one engine serves: one network, and for each robot its statistics and step time.
 
 A robot is known by its name; its `Embodiment` is what differs between robots that share the weights. A frame
-is computed for the embodiment that its robot has at that time and keeps it (kv.pool.Prefix), so all results
-of that frame have the same units, even if the robot is described again meanwhile. As long as no robot is
-described, the engine's own policy serves every name. After that an unknown name is refused, because the
+is computed for the embodiment that its robot has at that time and keeps it (kv.prefixes.Prefix), so all
+results of that frame have the same units, even if the robot is described again meanwhile. As long as no robot
+is described, the engine's own policy serves every name. After that an unknown name is refused, because the
 statistics of the wrong robot would move a robot to the wrong place without any error.
 """
 

@@ -19,15 +19,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import cast
 
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, fail, sleep_s
-from vla_accel_ros.engine.lanes.times import note
 from vla_accel_ros.engine.readiness import Readiness
 from vla_accel_ros.engine.request import (
     ACT,
@@ -42,10 +41,8 @@ from vla_accel_ros.engine.request import (
     Observe,
     Request,
 )
-from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.interface import Runner
-from vla_accel_ros.engine.streams import Stream, Streams
 
 MOST_QUEUED = 256
 """Most unfinished requests. Streams have a few each; more come from a caller that waits for none."""
@@ -62,11 +59,21 @@ class QueueFull(RuntimeError):
     """A request was refused because too many are unfinished."""
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Callbacks of a robot's running stream. due_s: returns when its next frame is expected, on the clock.
+    on_ran: called with each micro-batch and when it began."""
+
+    due_s: Callable[[], float] = lambda: math.inf
+    on_ran: Callable[[MicroBatch, float], None] = lambda batch, began_s: None
+
+
 class Scheduler:
     """The requests of one engine. Safe to use from several threads.
 
     clock: monotonic seconds. lanes: where micro-batches run, by default one. Attributes: `streams`, of the
-    robots, while they run; `runs_ahead`, whether launched work is waited for later.
+    robots, while they run; `runs_ahead`, whether launched work is waited for later; `moved`, whether the last
+    step changed anything.
     """
 
     def __init__(
@@ -78,10 +85,12 @@ class Scheduler:
     ) -> None:
         self.rules, self.profile, self.lanes = rules, rules.plan.profile, tuple(lanes) or (Lane(),)
         self._lane_of = {kind: lane for lane in self.lanes for kind in lane.kinds}
-        self.streams, self.runs_ahead = Streams(self.start, self._end), False
+        self.streams: dict[str, Stream] = {}
+        self.runs_ahead = False
         self._runner, self._clock = runner, clock
         self._readiness = Readiness(runner.prefixes, runner.room)
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
+        self._joining, self._ending = threading.Condition(), False
         self._requests: dict[Request, None] = {}  # unfinished, in order of submission
         self._cancelled: dict[Request, bool] = {}  # of these, to be removed
         # None to wake the loop, and what the worker computed. Posting takes no lock, so that the garbage
@@ -94,7 +103,7 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._worker: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._moved = False  # whether the last step changed anything
+        self.moved = False
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -105,11 +114,6 @@ class Scheduler:
     def running(self) -> bool:
         """Whether the thread steps the loop."""
         return self._thread is not None
-
-    @property
-    def degradation(self) -> Degradation:
-        """What is given up for overload now, and what has been given up so far."""
-        return self.rules.degradation
 
     @property
     def again_s(self) -> float:
@@ -123,10 +127,6 @@ class Scheduler:
     def now_s(self) -> float:
         """Seconds on the scheduler's clock."""
         return self._clock()
-
-    def newest(self, robot: str = "") -> Prefix | None:
-        """A robot's newest prefix, held for the caller, or None before the first observation."""
-        return self._runner.prefixes.newest(robot)
 
     def submit(self, request: Request) -> Request:
         """Queue a request; returns it. Raises ValueError if this engine cannot compute it, QueueFull if too
@@ -171,9 +171,10 @@ class Scheduler:
                 try:
                     while not over() and self._thread is None:
                         self._step(self.lanes)
-                        if not self._moved and not over():
+                        if not self.moved and not over():
                             self._rest(self.again_s)
                 finally:
+                    self._leads.release()
                     self._hand_over()
             else:
                 self._wait_beside(over)
@@ -204,15 +205,30 @@ class Scheduler:
     def join(self, robot: str, stream: Stream) -> None:
         """Begin a robot's stream; the first stream starts the thread. Raises ValueError if it runs
         already."""
-        self.streams.join(robot, stream)
+        with self._joining:
+            self._joining.wait_for(lambda: not self._ending)
+            if robot in self.streams:
+                raise ValueError(f"a stream of robot '{robot}' runs on this engine already; stop it first.")
+            self.streams[robot] = stream
+            if len(self.streams) == 1:
+                self.start()
 
     def leave(self, robot: str) -> None:
         """End a robot's stream and cancel its requests; the last stream ends the thread, and whoever still
         waits for a request steps the loop. Returns after the running micro-batches, unless the loop calls
         it."""
         entered = self._is_entered(self._thread)
-        if not self.streams.leave(robot):
-            return
+        with self._joining:
+            if self.streams.pop(robot, None) is None:
+                return
+            self._ending = last = not self.streams
+        try:
+            if last:
+                self._end()
+        finally:
+            with self._joining:
+                self._ending = False
+                self._joining.notify_all()
         requests = [request for request in self.requests if request.stream and request.robot == robot]
         self.cancel(*requests)
         if not entered:
@@ -255,7 +271,7 @@ class Scheduler:
                 while not stopping.is_set():
                     try:
                         self._step(self.lanes)
-                        if not self._moved:
+                        if not self.moved:
                             self._rest(self.again_s)
                     except Exception:  # a request's own error is in the request; this must be seen
                         _LOG.exception("a step of the engine failed; it goes on")
@@ -271,7 +287,7 @@ class Scheduler:
                 self.runs_ahead, self._worker = False, None
                 if self._thread is threading.current_thread():
                     self._thread = None
-        self._hand_over(held=False)
+        self._hand_over()
 
     def _compute(self) -> None:
         """Compute what is not captured, and post what came of it."""
@@ -315,25 +331,22 @@ class Scheduler:
         finally:
             self._waiting.remove(waiting)
 
-    def _hand_over(self, held: bool = True) -> None:
-        """Leave stepping to others."""
-        if held:
-            self._leads.release()
+    def _hand_over(self) -> None:
+        """Have others step, after `_leads` was released."""
         self._settle()
         for _, come in tuple(self._waiting):
             come.set()
 
     def _settle(self) -> None:
         """Remove cancelled requests, now or when the running micro-batch is over."""
-        while self._may_reap() and self._leads.acquire(blocking=False):
+        while any(self._lane(request).batch is None for request in (*self._cancelled,)):
+            if not self._leads.acquire(blocking=False):
+                return
             try:
                 self._reap()
             finally:
                 self._leads.release()
                 self._tell_waiting()
-
-    def _may_reap(self) -> bool:
-        return any(self._lane(request).batch is None for request in (*self._cancelled,))
 
     def _tell_waiting(self) -> None:
         for is_over, come in tuple(self._waiting):
@@ -342,7 +355,7 @@ class Scheduler:
 
     def _step(self, lanes: Sequence[Lane]) -> tuple[Request, ...]:
         """One step by who holds `_leads`."""
-        self._moved = False
+        self.moved = False
         try:
             advanced = self._take_in()
             for lane in lanes:
@@ -354,7 +367,7 @@ class Scheduler:
                 advanced = self._wait_for_results(lanes)
             if not advanced:
                 self._runner.idle()
-            self._moved |= bool(advanced)
+            self.moved |= bool(advanced)
             return tuple(advanced)
         except BaseException:
             self._leave_finished()
@@ -388,7 +401,8 @@ class Scheduler:
             and (free or self._lane(request).batch is None)
         ]
         ready = [r for r in waiting if r.status is not WAITING or self._readiness.is_ready(r, now_s)]
-        batch = self.rules.next(lane.name, ready, now_s, self.streams.due_s())
+        due_s = min((stream.due_s() for stream in (*self.streams.values(),)), default=math.inf)
+        batch = self.rules.next(lane.name, ready, now_s, due_s)
         if batch is None:
             wake_s = self.rules.wake_s(lane.name, ready, now_s)
             lane.again_s = min(self._readiness.due_again_s(waiting, now_s), wake_s)
@@ -444,7 +458,7 @@ class Scheduler:
         launched.complete()
         took_s = lane.took(launched, self._clock())
         began_s = lane.ended_s - took_s
-        note(lane.name, batch, began_s, lane.ended_s)
+        lane.note(batch, began_s)
         # Of what ran ahead some may have been removed meanwhile.
         present = [request for request in batch.requests if request in self._requests]
         try:
@@ -457,7 +471,8 @@ class Scheduler:
                         # What another lane finishes of an older frame meanwhile is dropped.
                         self._cancel_older(request)
             self.rules.ran(batch, took_s)
-            self.streams.ran(batch, began_s)
+            for stream in (*self.streams.values(),):
+                stream.on_ran(batch, began_s)
         finally:
             for request in present:
                 if request.finished or request not in launched.told:
@@ -538,7 +553,8 @@ class Scheduler:
     def _cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's, now: nobody wants
         them, and it may need their seats."""
-        self._drop(chunk for chunk in self._own(new) if chunk.instruction != new.instruction)
+        own = [chunk for chunk in self._own(new) if chunk.instruction != new.instruction]
+        self._cancelled.update(dict.fromkeys(own, True))
         self._reap()
 
     def _cancel_older(self, than: Request, launched: bool = True) -> None:
@@ -547,12 +563,7 @@ class Scheduler:
         way."""
         lane = self._lane(than)
         chunks = [r for r in self._own(than) if launched or (self._lane(r) is lane and not r.launched)]
-        self._drop(chunk for chunk in chunks if chunk.number < than.number)
-
-    def _drop(self, requests: Iterable[Request]) -> None:
-        """Mark these requests for `_reap`."""
-        for request in requests:
-            self._cancelled[request] = True
+        self._cancelled.update({chunk: True for chunk in chunks if chunk.number < than.number})
 
     def _reap(self) -> None:
         """Remove cancelled requests, but those of a lane whose work the worker computes."""
@@ -570,7 +581,7 @@ class Scheduler:
         cancelled = self._cancelled.pop(request, False)
         if request not in self._requests:
             return False
-        self._moved = True
+        self.moved = True
         try:
             with self._lane(request).computing(), ExitStack() as prefix:
                 if request.want != OBSERVE and begun and request.prefix is not None:

@@ -17,7 +17,7 @@ from openvla_builders import (
 )
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance

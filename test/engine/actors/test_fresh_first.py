@@ -36,7 +36,7 @@ class Stepped(Overlapping):
         super().__init__(
             word, StaggeredChunks(3), steps=steps, lanes=FIRST_APART if word == ALL_APART else None
         )
-        self.runner.seats = True
+        self.runner.whole_apart = True
         self.felt = 0
 
     def wants(self, first: bool) -> Request:

@@ -24,7 +24,7 @@ from vla_accel_ros.engine.actors import tokens as token_actor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DECODE, PREFILL, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import next_frame
 from vla_accel_ros.engine.rules.rule import Rule

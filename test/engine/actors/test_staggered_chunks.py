@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import next_frame
 from vla_accel_ros.engine.rules.rule import Rule as SchedulingPolicy
@@ -201,7 +201,7 @@ def test_guidance_is_for_chunks_one_at_a_time_and_goes_on_beside(policy: Policy)
 
 
 def held(engine: Engine, robot: str = "") -> Prefix:
-    newest = engine.scheduler.newest(robot)
+    newest = engine.runner.prefixes.newest(robot)
     assert newest is not None
     return newest
 

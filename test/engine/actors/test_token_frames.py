@@ -225,7 +225,7 @@ def test_any_schedule_gives_the_actions_of_each_frame_alone(
         if event == "pause":
             engine.scheduler.forget(robot)
             assert not stream.under_way
-        elif event == "alone" and (newest := engine.scheduler.newest(robot)) is not None:
+        elif event == "alone" and (newest := engine.runner.prefixes.newest(robot)) is not None:
             with newest as prefix:
                 np.testing.assert_array_equal(engine.act(prefix).actions, alone(seen[prefix.version]))
         elif event in ("frame", "words"):

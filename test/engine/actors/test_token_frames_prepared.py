@@ -61,7 +61,7 @@ def test_no_forward_is_made_once_the_engine_is_prepared(
         for frame in range(FRAMES):  # some alike, so that drafts are right for a while
             stream.frames([replace(make_openvla_observation(frame // 3), instruction=words)])
             if frame % 5 == 0:
-                newest = engine.scheduler.newest()
+                newest = engine.runner.prefixes.newest()
                 assert newest is not None
                 with newest as prefix:
                     engine.act(prefix)

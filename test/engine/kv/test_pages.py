@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from vla_accel_ros.engine.kv.pages import PagePool, Tail
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.models.config import GemmaConfig
 
 TINY = GemmaConfig(width=4, depth=1, mlp=4, heads=1, kv_heads=1, head_dim=2)

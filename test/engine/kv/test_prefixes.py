@@ -11,7 +11,8 @@ from builders import NOBODY, make_config, make_observation
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix, Prefixes
 from vla_accel_ros.types import Observation
 
 SLOTS = 5

@@ -14,7 +14,7 @@ from scheduled import WAIT_S, System, in_thread, joined
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, ONE
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def test_who_is_cancelled_while_its_kind_runs_is_taken_out_when_that_is_over(apa
     told: list[Request] = []
     first.on_progress = told.append
     apart.scheduler.cancel(first)
-    assert not first.finished and first in apart.runner.held  # a token of it is being computed
+    assert not first.finished and first in apart.runner.open  # a token of it is being computed
     apart.end("language")
     assert first.finished and first.cancelled and told == [first] and not second.cancelled
-    assert apart.runner.held == {second}
+    assert apart.runner.open == {second}
 
 
 def test_who_is_cancelled_while_another_kind_runs_is_taken_out_at_once(apart: Overlapping) -> None:
@@ -56,7 +56,7 @@ def test_who_is_cancelled_while_another_kind_runs_is_taken_out_at_once(apart: Ov
     apart.frame()
     apart.begin("vision")
     apart.scheduler.cancel(asked)
-    assert asked.finished and asked not in apart.runner.held
+    assert asked.finished and asked not in apart.runner.open
     apart.end("vision")
 
 
@@ -92,7 +92,7 @@ def test_a_release_is_in_the_order_of_the_lane_that_has_read(
 @pytest.mark.parametrize("word", [ACTIONS_APART, ALL_APART])
 def test_work_of_several_lanes_is_launched_before_any_is_waited_for(word: str) -> None:
     system, order = Overlapping(word, StaggeredChunks(2), ahead=True), list[str]()
-    system.runner.seats = True
+    system.runner.whole_apart = True
     system.seen()
     system.runner.during = lambda batch: order.append(f"launch {batch.requests[0].want}")
     system.runner.after = lambda batch: order.append(f"wait for {batch.requests[0].want}")

@@ -89,7 +89,7 @@ def test_runs_of_a_loop_and_those_that_ended_too_late() -> None:
     clock = Clock()
 
     def body() -> bool:
-        clock.now += 0.08 if clock.now > 100.15 else 0.02
+        clock.now_s += 0.08 if clock.now_s > 100.15 else 0.02
         return True
 
     drive(make_loop(clock, body, rate_hz=10.0, deadline_s=0.05), clock, 100.25)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 from builders import JOINTS
-from overlapping import Overlapping, SimulatedTime
+from overlapping import Overlapping
 
 from vla_accel_ros.engine.config import ONE, TEXT_APART
-from vla_accel_ros.engine.lanes.lane import EARLY_S, DeviceTime
+from vla_accel_ros.engine.lanes.lane import EARLY_S
+from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, MicroBatch, Request
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 
@@ -29,7 +29,7 @@ def turn(system: Overlapping, lane: str = "main") -> None:
     system.begin(lane)
     if lane in system.running:
         system.end(lane)
-    elif not system.scheduler._moved:
+    elif not system.scheduler.moved:
         system.clock.now_s = max(system.clock.now_s, min(system.scheduler.again_s, system.clock.now_s + 1.0))
         system.begin(lane)
 
@@ -37,21 +37,15 @@ def turn(system: Overlapping, lane: str = "main") -> None:
 def first_chunks() -> tuple[Overlapping, list[str]]:
     """Whole first chunks of 4 ms and steps of 1 ms in a lane that runs ahead, and what happens in which
     order."""
-    system, order = Overlapping(ONE, StaggeredChunks(2), steps=2, ahead=True), list[str]()
-    system.runner.seats, over_s = True, dict[int, float]()
+    system, order = Overlapping(ONE, StaggeredChunks(2), steps=2, ahead=True, whole_apart=True), list[str]()
+    system.runner.profile = Profile({("whole.denoise", 1): 0.004, ("act.denoise", 1): 0.001})
 
     def launched(batch: MicroBatch) -> None:
-        if batch.requests[0].want != ACT:
-            return
-        order.append(f"launch {batch.requests[0].kind}")
-        busy_s = max([system.clock.now_s, *over_s.values()])
-        over_s[id(batch)] = busy_s + (0.001 if batch.steps else 0.004)
+        if batch.requests[0].want == ACT:
+            order.append(f"launch {batch.requests[0].kind}")
 
-    def waited(batch: MicroBatch) -> None:
-        order.append(f"wait for {batch.requests[0].kind}")
-        system.clock.now_s = max(system.clock.now_s, over_s.pop(id(batch)))
-
-    system.runner.during, system.runner.after = launched, waited
+    system.runner.during = launched
+    system.runner.after = lambda batch: order.append(f"wait for {batch.requests[0].kind}")
     system.seen()
     for first in (True, False):  # how long they take is known then
         joints = np.zeros(JOINTS, np.float32), 1 if first else 2
@@ -85,7 +79,7 @@ def test_the_next_step_is_launched_before_the_last_one_is_waited_for() -> None:
         turn(system)
     # The first has both its steps after two, the second after three; then there is nothing to launch.
     assert order == ["launch 1", "launch 2", "wait", "launch 1", "wait", "wait"]
-    assert first.result and second.result and not system.runner.held
+    assert first.result and second.result and not system.runner.open
 
 
 def test_without_a_thread_what_is_launched_is_waited_for() -> None:
@@ -189,16 +183,12 @@ def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
 ) -> None:
     system = Overlapping(ONE, StaggeredChunks(2), steps=2, ahead=True)
     system.seen()
-    lane, counted_s = system.lanes["main"], list[float]()
-
-    @contextmanager
-    def timing(batch: MicroBatch) -> Iterator[DeviceTime]:
-        yield SimulatedTime(system.clock, 0.002)
+    system.runner.profile, counted_s = Profile({("act.denoise", 1): 0.002}), list[float]()
+    system.lanes["main"].timing = system.runner.timing
 
     def ran(batch: MicroBatch, took_s: float) -> None:
         counted_s.append(took_s)
 
-    monkeypatch.setattr(lane, "timing", timing)
     monkeypatch.setattr(system.rules, "ran", ran)
     system.submit(ACT)
     for _ in range(6):
@@ -207,23 +197,15 @@ def test_what_ran_ahead_took_what_the_device_says_however_late_it_is_waited_for(
     assert counted_s == pytest.approx([0.002, 0.002])
 
 
-def test_what_the_device_has_computed_is_handed_on_before_more_is_launched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_device_has_computed_is_handed_on_before_more_is_launched() -> None:
     system = Overlapping(ONE, StaggeredChunks(4, groups=4), steps=1, ahead=True)
     system.seen()
     system.runner.groups, order = 4, list[str]()
     system.runner.during = lambda batch: order.append(f"launch {batch.requests[-1].want}")
     system.runner.after = lambda batch: order.append(f"wait for {batch.requests[-1].want}")
     lane = system.lanes["main"]
-
-    @contextmanager
-    def timing(batch: MicroBatch) -> Iterator[DeviceTime]:
-        yield (device := SimulatedTime(system.clock, 0.002))
-        if batch.requests[-1].want == ACT:
-            device.over_s = system.clock.now_s + 0.002
-
-    monkeypatch.setattr(lane, "timing", timing)
+    lane.timing = system.runner.timing
+    system.runner.profile = Profile({("act.denoise", 1): 0.002, ("observe.encode", 1): 0.1})
     chunk, frame = system.submit(ACT), system.frame()
     for _ in range(2):
         system.scheduler.step(lane)
@@ -246,7 +228,7 @@ def test_what_a_device_fails_with_later_is_the_error_of_all_in_that_micro_batch(
     for _ in range(12):
         turn(system)
     assert [str(request.error) for request in (first, second)] == ["the device failed"] * 2
-    assert first.finished and second.finished and not system.runner.held
+    assert first.finished and second.finished and not system.runner.open
     assert third.error is None and third.result
 
 
@@ -258,7 +240,7 @@ def test_who_is_cancelled_while_its_last_step_runs_ahead_comes_to_nothing() -> N
         turn(system)
     assert request.launched and not request.finished
     system.scheduler.cancel(request)
-    assert request.finished and not system.runner.held
+    assert request.finished and not system.runner.open
     turn(system)
     assert request.result is None and request.cancelled and told.count(request) == 2  # launched, cancelled
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.lanes.split_times import RUNS, WARM_UPS, late, measure
+from vla_accel_ros.engine.lanes.partitioned import RUNS, WARM_UPS, late, measure
 
 
 def test_times_alone_and_beside_each_other() -> None:

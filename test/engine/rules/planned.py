@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from vla_accel_ros.engine.request import Act, Ask, Observe, Request, Status, Waits
+from vla_accel_ros.types import Observation
 
 
 def make_act(robot: str = "", words: str = "lift", stream: bool = True, begun: bool = False) -> Request:
@@ -30,3 +33,15 @@ def make_ask(robot: str = "", begun: bool = False) -> Request:
     if begun:
         request.status = Status.RUNNING
     return request
+
+
+def make_frame(robot: str = "", images: int = 2, priority: int = 0) -> Request:
+    """To observe something that is known already."""
+    request = make_observe(robot, priority)
+    pixels = {f"camera {index}": np.zeros((2, 2, 3), np.uint8) for index in range(images)}
+    request.wish = Observe(Observation(pixels, np.zeros(2, np.float32), "lift", 0, robot=robot))
+    return request
+
+
+def make_waiting(robot: str = "") -> Request:
+    return make_act(robot, stream=False)

@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from planned import make_act
+from planned import make_act, make_frame, make_waiting
 from simulated_fleet import SEATS, STEPS, Fleet, chunks_hz, p99_s, periodic
-from waiting_requests import make_frame, make_waiting
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.profile import Profile

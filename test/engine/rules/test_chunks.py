@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_act, make_again, make_observe
 
-from vla_accel_ros.engine.kv.pool import Prefix, Prefixes
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,

@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 from scheduled import System
-from simulated_lanes import CHUNK_S, FRAME_S, Streams
+from simulated_lanes import CHUNK_S, FRAME_S, Streams, profile
 from wishes import make_request
 
 from vla_accel_ros.engine.config import LANES
@@ -66,7 +66,7 @@ def test_what_fits_is_not_given_up(word: str, seats: int, fresh: bool) -> None:
     streams = make_streams(word, seats, fresh, scaled(0.4))
     streams.run_for(2.0)
     assert streams.levels == [(0.0, NONE)]
-    assert streams.rules.degradation == Degradation()
+    assert streams.rules.overload.degradation == Degradation()
     assert streams.rate_hz() > 50 and len(streams.tokens) > 25
 
 
@@ -74,19 +74,19 @@ def test_what_fits_is_not_given_up(word: str, seats: int, fresh: bool) -> None:
 def test_levels_are_taken_in_order_and_given_back_in_order(word: str, seats: int, fresh: bool) -> None:
     streams = make_streams(word, seats, fresh, scaled(0.5))
     streams.run_for(1.0)
-    streams.takes_s.update(scaled(12.0))  # a chunk takes longer than a frame comes
+    streams.runner.profile = profile(scaled(12.0))  # a chunk takes longer than a frame comes
     streams.run_for(8.0)
     raised = [level for _, level in streams.levels]
     assert raised == list(LEVELS)
-    streams.takes_s.update(scaled(0.5))
-    streams.run_for(10 * CALM_S)
+    streams.runner.profile = profile(scaled(0.5))
+    streams.run_for(10 * CALM_S, asking=False)
     assert [level for _, level in streams.levels] == [*LEVELS, *reversed(LEVELS[:-1])]
-    now = streams.rules.degradation
+    now = streams.rules.overload.degradation
     assert now.level == NONE and now.raised == len(LADDER) - 1
     assert now.paused_s > 1.0 and now.chunks[""] > 0
     before, at_s = now, streams.clock.now_s
     streams.run_for(2.0)
-    assert streams.rules.degradation == before and streams.rate_hz(since_s=at_s) > 50
+    assert streams.rules.overload.degradation == before and streams.rate_hz(since_s=at_s) > 50
 
 
 @pytest.mark.parametrize(("word", "seats", "fresh"), SETTINGS)
@@ -95,7 +95,7 @@ def test_under_any_load_every_frame_has_its_first_chunk_and_text_its_share(
 ) -> None:
     streams = make_streams(word, seats, fresh, scaled(12.0))
     streams.run_for(12.0)
-    assert streams.rules.degradation.level == VISION
+    assert streams.rules.overload.degradation.level == VISION
     late_s = streams.clock.now_s - 5.0
     seen = {version for end_s, version in streams.frames_seen[""] if end_s > late_s}
     acted = [version for end_s, version, _ in streams.made[""] if end_s > late_s]
@@ -118,9 +118,9 @@ def test_language_is_enough_where_text_is_what_is_too_much() -> None:
 
 def test_actions_are_thinned_before_frames_are_skipped() -> None:
     """Vision is late because of further chunks: frames are not skipped for that."""
-    streams = make_streams("one", 4, True, {**EASY, OBSERVE: 0.022, ACT: 0.015})
+    streams = make_streams("two", 4, True, {**EASY, OBSERVE: 0.018, ACT: 0.015})
     streams.run_for(20.0, asking=False)
-    now = streams.rules.degradation
+    now = streams.rules.overload.degradation
     assert VISION not in {level for _, level in streams.levels} and now.chunks[""] > 0 and not now.frames
     late_s = streams.clock.now_s - 5.0
     assert sum(end_s > late_s for end_s, _ in streams.frames_seen[""]) >= 0.85 * 5.0 / FRAME_S
@@ -129,7 +129,9 @@ def test_actions_are_thinned_before_frames_are_skipped() -> None:
 def test_frames_are_not_skipped_where_only_frames_are_late() -> None:
     streams = make_streams("three", 0, False, {**scaled(0.1), OBSERVE: 0.05})
     streams.run_for(10.0)
-    assert streams.rules.degradation.level == ACTIONS and not streams.rules.degradation.frames
+    assert (
+        streams.rules.overload.degradation.level == ACTIONS and not streams.rules.overload.degradation.frames
+    )
 
 
 class Planned:

@@ -17,7 +17,7 @@ from scheduled import in_thread, joined
 from vla_accel_ros import extensions
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, DENOISE, OBSERVE, Act, MicroBatch, Request
 from vla_accel_ros.engine.rules.batches import batches

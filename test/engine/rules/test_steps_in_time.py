@@ -6,11 +6,13 @@ On simulated lanes with an injected clock, as in simulated_lanes; joints are new
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 from planned import make_act, make_again, make_observe
-from simulated_lanes import JOINTS_S, RunningAhead, Streams
+from simulated_lanes import JOINTS_S, Streams, profile
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
 from vla_accel_ros.engine.lanes.lane import Lane
@@ -20,6 +22,7 @@ from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, PATIENCE, Staggered
 from vla_accel_ros.engine.rules.rule import Setup
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.text import PATIENCE_S
+from vla_accel_ros.engine.simulated import IDLE, Host
 
 STEPS = 10
 STEP_S = 0.00126
@@ -37,6 +40,26 @@ def streams(policy: StaggeredChunks, word: str = ACTIONS_APART, chunk_s: float =
     made = Streams(word, policy, TAKES_S, steps=STEPS, chunk_s=chunk_s)
     made.run_for(0.5, asking=False)
     return made
+
+
+def in_groups(groups: int, takes_s: dict[str, float], host: Host = IDLE) -> Streams:
+    """One lane, in which a step comes between groups of a frame and of a token."""
+    policy = StaggeredChunks(STEPS, groups=groups)
+    return Streams(
+        ONE, policy, takes_s, steps=STEPS, chunk_s=JOINTS_S, groups=groups, text_groups=4, host=host
+    )
+
+
+def wait_for_text(made: Streams, batch: MicroBatch) -> Callable[[], None] | None:
+    """Launch text behind nothing, and nothing behind text."""
+    text = batch.requests[-1].want == ASK
+    if text:
+        made.clock.wait(max(made.runner.ends_s, default=0.0))
+    wait = type(made.runner).run(made.runner, batch)
+    if not text or wait is None:
+        return wait
+    wait()
+    return None
 
 
 def intervals_s(made: Streams) -> np.ndarray:
@@ -73,7 +96,7 @@ def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps()
 def test_text_gets_the_time_in_which_a_step_waits_only_where_a_token_fits() -> None:
     made = streams(StaggeredChunks(STEPS), ONE)
     before, began = len(made.made[""]), made.clock.now_s
-    made.takes_s[ASK] = JOINTS_S
+    made.runner.profile = profile({**TAKES_S, ASK: JOINTS_S})
     made.run_for(0.4)
     tokens = len(made.tokens)
     assert 0 < tokens <= 0.4 / PATIENCE_S + 3, "as rarely as without any time left over"
@@ -84,10 +107,7 @@ def test_text_gets_the_time_in_which_a_step_waits_only_where_a_token_fits() -> N
 def test_groups_of_frames_and_of_tokens_fill_the_time_between_two_steps(groups: int) -> None:
     """On one lane, with times of pi0 on an H200, and 0.1 ms of the host for each group."""
     takes_s = {OBSERVE: 0.0049 / groups + 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.00145 / 4 + 1e-4}
-    made = Streams(
-        ONE, StaggeredChunks(STEPS, groups=groups), takes_s, steps=STEPS, chunk_s=JOINTS_S, text_groups=4
-    )
-    made.runner.groups = groups
+    made = in_groups(groups, takes_s)
     made.run_for(2.0)
     assert made.rate_hz() >= 0.93 / JOINTS_S, "though text would take all that it gets"
     assert np.quantile(intervals_s(made), 0.99) <= 0.0025
@@ -102,10 +122,9 @@ def test_groups_of_tokens_are_launched_behind_steps_that_end_before_the_joints_c
     takes_s = {OBSERVE: 0.0049 / groups, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0012 / 4}
     said = list[int]()
     for waits in (True, False):
-        policy = StaggeredChunks(STEPS, groups=groups)
-        given = STEPS, JOINTS_S, 2e-4, waits
-        made = RunningAhead(policy, takes_s, *given, text_groups=4)
-        made.runner.groups = groups
+        made = in_groups(groups, takes_s, Host(launch_s=2e-4))
+        if waits:
+            made.runner.run = partial(wait_for_text, made)  # type: ignore[method-assign]
         made.run_for(2.0)
         assert made.rate_hz() >= 0.93 / JOINTS_S and made.levels[-1][1] == "none"
         assert len(made.frames_seen[""]) >= 59 and made.steps_run <= 1.05 * len(made.made[""])
@@ -144,11 +163,8 @@ def test_a_host_that_takes_longer_than_a_group_keeps_the_gpu_busy() -> None:
     takes_s = {OBSERVE: 0.0054 / 9, ACT: 0.00133, WHOLE: 0.0133, ASK: 0.0013 / 4}
     rates = list[float]()
     for lane in (Lane, OneBehind):
-        given = STEPS, JOINTS_S, 3e-4
-        policy = StaggeredChunks(STEPS, groups=9)
-        made = RunningAhead(policy, takes_s, *given, text_groups=4, begin_s=4e-4, after_s=3e-4)
+        made = in_groups(9, takes_s, Host(launch_s=3e-4, begin_s=4e-4, result_s=1.5e-4))
         made.lanes["main"].__class__ = lane
-        made.runner.groups = 9
         made.run_for(2.0)
         assert len(made.frames_seen[""]) >= 59 and made.levels[-1][1] == "none"
         rates.append(made.rate_hz())
@@ -245,8 +261,6 @@ class TestWaiting:
 def test_the_last_group_of_a_frame_counts_as_long_as_the_others(groups: int) -> None:
     """Where it seemed short, as nobody waited for it, two groups ran before a step, which came late."""
     takes_s = {OBSERVE: 0.0054 / groups, ACT: 0.0013, WHOLE: 0.013, ASK: 0.0013 / 4}
-    policy = StaggeredChunks(STEPS, groups=groups)
-    made = RunningAhead(policy, takes_s, STEPS, JOINTS_S, host_s=2e-4, text_groups=4)
-    made.runner.groups = groups
+    made = in_groups(groups, takes_s, Host(launch_s=2e-4))
     made.run_for(2.0)
     assert np.quantile(intervals_s(made), 0.99) <= 0.0024 and made.rate_hz() >= 480

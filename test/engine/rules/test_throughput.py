@@ -7,8 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import make_act, make_observe
-from waiting_requests import make_frame, make_waiting
+from planned import make_act, make_frame, make_observe, make_waiting
 
 from vla_accel_ros.engine.config import ACTIONS_APART, EngineConfig
 from vla_accel_ros.engine.profile import Profile

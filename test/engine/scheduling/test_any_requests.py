@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from scheduled import System
 
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, PREFILL, REWORD, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rule import Rule
@@ -119,7 +119,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_held_for_what_is_finished(self) -> None:
         runner = self.system.runner
-        assert runner.held == {request for request in self.system.scheduler.requests if request.begun}
+        assert runner.open == {request for request in self.system.scheduler.requests if request.begun}
         results = [r for r in self.requests if isinstance(r.result, Prefix) and r not in self.taken]
         frames = {request.prefix.slot for request in self.system.scheduler.requests if request.begun}
         frames |= {request.result.slot for request in results}
@@ -138,7 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if isinstance(request.result, Prefix):
                 request.result.release()
         assert self.system.runner.slots_held == len(self.system.runner.prefixes._newest)
-        assert not self.system.runner.held
+        assert not self.system.runner.open
 
 
 class TokenSchedulerMachine(SchedulerMachine):

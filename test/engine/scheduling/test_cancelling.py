@@ -34,7 +34,7 @@ def test_a_cancelled_request_is_told_so_once_and_holds_nothing(system: System) -
     system.scheduler.step()
     system.scheduler.cancel(ask, waiting, ask)
     assert told == [(False, False), (True, True), (True, False)]
-    assert not system.scheduler.requests and not system.runner.held and system.runner.slots_held == 1
+    assert not system.scheduler.requests and not system.runner.open and system.runner.slots_held == 1
     for request in (ask, waiting):
         assert request.finished and request.result is None
         with pytest.raises(Cancelled, match="cancelled"):
@@ -59,7 +59,7 @@ def test_the_prefix_of_a_frame_that_is_cancelled_while_it_is_computed_is_release
     assert system.runner.slots_held == 1  # the newest, for the next reader
     with pytest.raises(Cancelled):
         system.scheduler.wait(frame)
-    with system.scheduler.newest() as prefix:
+    with system.runner.prefixes.newest() as prefix:
         words = system.submit(REWORD, prefix=prefix)
         system.runner.during = lambda batch: system.scheduler.cancel(words)
         system.run()
@@ -77,11 +77,11 @@ def test_a_request_cancelled_in_its_micro_batch_stays_in_it_to_its_end_and_its_c
 
     def meanwhile(batch: MicroBatch) -> None:
         system.scheduler.cancel(act)
-        assert act in system.runner.held and not act.finished
+        assert act in system.runner.open and not act.finished
 
     system.runner.during = meanwhile
     system.run()
-    assert told == [act] and act.result is None and not system.runner.held
+    assert told == [act] and act.result is None and not system.runner.open
 
 
 def test_a_request_may_be_cancelled_by_what_is_told_of_another(system: System) -> None:
@@ -92,7 +92,7 @@ def test_a_request_may_be_cancelled_by_what_is_told_of_another(system: System) -
     )
     system.run()
     assert all(ask.cancelled and len(ask.tokens) < 3 for ask in asks)
-    assert not system.runner.held and not system.scheduler.requests
+    assert not system.runner.open and not system.scheduler.requests
 
 
 def test_a_request_is_cancelled_from_another_thread_while_its_micro_batch_runs(system: System) -> None:
@@ -111,7 +111,7 @@ def test_a_request_is_cancelled_from_another_thread_while_its_micro_batch_runs(s
     assert not ask.finished
     goes_on.set()
     joined(thread)
-    assert ask.cancelled and not system.runner.held
+    assert ask.cancelled and not system.runner.open
 
 
 @pytest.mark.parametrize("when", ["idle", "run", "pool"])
@@ -140,7 +140,7 @@ def test_the_garbage_collector_may_cancel_in_the_middle_of_anything(system: Syst
         joined(in_thread(work))
     finally:
         gc.enable()
-    assert ask.cancelled and ask.finished and not system.runner.held and system.runner.slots_held == 1
+    assert ask.cancelled and ask.finished and not system.runner.open and system.runner.slots_held == 1
 
 
 def test_a_pool_that_is_held_by_who_collects_is_not_waited_for_by_who_holds_the_queue(system: System) -> None:
@@ -182,7 +182,7 @@ def test_forget_breaks_off_what_has_begun_of_a_robot_and_leaves_what_waits() -> 
     assert [begun[robot].cancelled for robot in "ab"] == [True, False]
     assert set(system.scheduler.requests) == {begun["b"], waits, frame}
     system.scheduler.forget()
-    assert begun["b"].cancelled and not waits.cancelled and not system.runner.held
+    assert begun["b"].cancelled and not waits.cancelled and not system.runner.open
     system.run()
     assert waits.result is not None  # of the frame that was seen afterwards
 

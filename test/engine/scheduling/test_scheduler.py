@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import JOINTS
-from scheduled import PLACES, System
+from scheduled import System
 
-from vla_accel_ros.engine.kv.pool import PoolExhausted
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, Cancelled, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.types import Observation
 
 
@@ -105,22 +105,22 @@ def test_several_robots_have_their_own_frames_and_the_highest_priority_goes_firs
     assert order == [(want, robot) for want in (ACT, OBSERVE) for robot in ("high", "middle", "low")]
     assert all(act.instruction == act.robot for act in acts)
     for robot, frame in zip(robots, frames, strict=True):
-        with system.scheduler.newest(robot) as newest:
+        with system.runner.prefixes.newest(robot) as newest:
             assert newest.robot == robot and newest.version == frame.result.version
-    assert system.scheduler.newest("none") is None
+    assert system.runner.prefixes.newest("none") is None
 
 
 def test_a_request_waits_for_room_or_fails_without_it(system: System) -> None:
     system.seen()
-    asks = [system.submit(ASK, waits=Waits.ROOM) for _ in range(PLACES + 1)]
-    for _ in range(PLACES):
+    asks = [system.submit(ASK, waits=Waits.ROOM) for _ in range(system.runner.answers + 1)]
+    for _ in range(system.runner.answers):
         system.scheduler.step()
     assert [ask.begun for ask in asks] == [True, True, False]
     refused = system.submit(ASK)
     with pytest.raises(PoolExhausted, match="no place"):
         system.scheduler.wait(refused)
     system.run()
-    assert all(ask.result for ask in asks) and not system.runner.held
+    assert all(ask.result for ask in asks) and not system.runner.open
 
 
 def test_skip_leaves_every_frame_alone_that_there_is(system: System) -> None:
@@ -149,7 +149,7 @@ def test_other_words_drop_what_is_under_way_of_that_robot_alone() -> None:
     old, other = told[0][0], next(request for request, _ in told if request.robot == "b")
     assert old.cancelled and old.result is None and not other.cancelled and new.result == "act 2"
     assert [cancelled for request, cancelled in told if request is old] == [False, False, True]
-    assert not system.runner.held
+    assert not system.runner.open
 
 
 def test_what_a_runner_cannot_do_is_refused_and_not_queued(system: System) -> None:
@@ -176,7 +176,7 @@ def test_a_request_that_cannot_begin_fails_alone() -> None:
     assert broken.finished and broken.result is None and not broken.progress
     with pytest.raises(ValueError, match="it cannot begin"):
         system.scheduler.wait(broken)
-    assert system.runner.slots_held == 1 and not system.runner.held  # the newest
+    assert system.runner.slots_held == 1 and not system.runner.open  # the newest
 
 
 def test_a_panic_where_a_request_begins_goes_through_and_is_what_its_waiter_is_told() -> None:
@@ -227,7 +227,7 @@ def test_the_error_of_a_micro_batch_is_that_of_all_in_it_and_reaches_who_waits()
     for act in acts:
         with pytest.raises(RuntimeError, match="out of memory"):
             system.scheduler.wait(act)
-    assert not system.runner.held and system.runner.slots_held == 1
+    assert not system.runner.open and system.runner.slots_held == 1
     assert ("act.denoise", 2) not in system.profile.known()  # what failed says nothing of durations
 
 
@@ -262,7 +262,7 @@ def test_durations_are_noted_by_kind_and_number() -> None:
     system = System(StaggeredChunks(2), steps=2)
     ran: list[tuple[str, float]] = []
     on_ran = lambda batch, began_s: ran.append((batch.kind, began_s))  # noqa: E731
-    system.scheduler.streams.running[""] = Stream(on_ran=on_ran)
+    system.scheduler.streams[""] = Stream(on_ran=on_ran)
     system.seen()
     ran.clear()
 

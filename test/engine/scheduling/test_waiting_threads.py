@@ -19,8 +19,7 @@ from vla_accel_ros.engine.request import (
     Request,
 )
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
-from vla_accel_ros.engine.scheduler import Scheduler
-from vla_accel_ros.engine.streams import Stream
+from vla_accel_ros.engine.scheduler import Scheduler, Stream
 
 
 class Waits:
@@ -169,7 +168,7 @@ def test_callers_are_served_although_the_last_stream_ends_meanwhile(
     want: str, ahead: bool, again: bool
 ) -> None:
     system = System(StaggeredChunks(2) if want == ACT else None, steps=3)
-    system.runner.ahead = ahead
+    system.runner.captured = ahead
     scheduler = system.scheduler
     prefix = scheduler.wait(system.frame()).result
     scheduler.join("", Stream())
@@ -224,7 +223,7 @@ def test_many_threads_wait_at_once_and_no_wake_up_is_lost() -> None:
     waits = Waits(system.scheduler)
     barrier = threading.Barrier(threads)
     together: list[int] = []
-    system.runner.during = lambda batch: together.append(system.runner.at_once)
+    system.runner.during = lambda batch: together.append(system.runner.running.total())
 
     def work(robot: str) -> None:
         barrier.wait()

@@ -37,7 +37,7 @@ def assert_frames_say_what_they_say_alone(policy: OpenVLAPolicy, count: int) -> 
         words = ("lift", "lift the red cup and take the red cup")[number % 2]
         seen[number] = replace(make_openvla_observation(number // 4), instruction=words, stamp_ns=number)
         stream.frames([seen[number]])
-    last = engine.scheduler.newest(stream.robot)
+    last = engine.runner.prefixes.newest(stream.robot)
     assert last is not None
     with last as prefix:
         engine.act(prefix)  # whatever has begun rides to its end

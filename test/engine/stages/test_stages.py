@@ -13,7 +13,8 @@ from builders import make_config, make_model
 from stage_setting import InParts, Setting
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW, Wide
 from vla_accel_ros.engine.stages.making import BUCKET

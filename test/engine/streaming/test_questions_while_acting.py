@@ -16,10 +16,9 @@ from wishes import counted
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ASK, DECODE, OBSERVE, MicroBatch, Pace
 from vla_accel_ros.engine.rules.text import PATIENCE_S
-from vla_accel_ros.engine.scheduler import Scheduler
+from vla_accel_ros.engine.scheduler import Scheduler, Stream
 from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Observation
 
 POLICY = make_policy("pi05")
@@ -50,7 +49,7 @@ class Robot:
 
         runner.run = timed
         self.scheduler = Scheduler(runner, runner.rules(), clock=lambda: self.now_s)
-        self.scheduler.streams.running[""] = Stream(due_s=lambda: self.due_s)
+        self.scheduler.streams[""] = Stream(due_s=lambda: self.due_s)
         self.engine.scheduler = self.scheduler
         ports = Ports(
             observe=lambda: self.observations.pop(0) if self.observations else None,

@@ -12,8 +12,8 @@ from stepped_streams import Stepped, World, make_stream
 
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.overload import Degradation
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming.ports import MOST_UNDELIVERED, Text
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk
 
 
@@ -77,7 +77,7 @@ def test_a_frame_is_seen_when_the_one_before_it_was_acted_on():
 
     world.observations += [make_observation(i, stamp_ns=100 + i) for i in range(3)]
     stream.start()
-    scheduler.streams.running[""] = Stream(on_ran=noted)
+    scheduler.streams[""] = Stream(on_ran=noted)
     world.wait(lambda: len(world.chunks) == 3, "three chunks")
     stream.stop()
     whole = [(want, 100 + i) for i in range(3) for want in (OBSERVE, ACT)]
@@ -131,7 +131,7 @@ def test_a_slow_receiver_gets_the_newest_chunks_and_what_came_to_nothing_is_a_mi
     ports = stream._ports
     stream._results.give(ports.on_chunk, replace(chunk, request_id=0), 0.1)
     assert stuck.wait(20.0)
-    prefix = stream._engine.scheduler.newest()
+    prefix = stream._engine.runner.prefixes.newest()
     assert prefix is not None
     for number in range(1, 4 * MOST_UNDELIVERED):
         stream._results.give(ports.on_chunk, replace(chunk, request_id=number), 0.1)

@@ -186,7 +186,7 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     ]  # fmt: skip
     engine = Load(folder, EngineConfig(steps=2), device="cpu").engine(contract)
     assert isinstance(engine.policy, SmolVLAPolicy)
-    with engine.scheduler.newest() as prefix:
+    with engine.runner.prefixes.newest() as prefix:
         assert prefix.instruction == "warm up"
 
     def nothing(*_):

@@ -29,7 +29,7 @@ from vla_accel_ros.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called; control stays free of torch
     from vla_accel_ros.engine.engine import Engine
-    from vla_accel_ros.engine.kv.pool import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
 
 Method = Literal["guidance", "trained"]
 METHODS: tuple[Method, ...] = ("guidance", "trained")

@@ -21,7 +21,8 @@ from vla_accel_ros.engine.actors.noise import ChunkNoise
 from vla_accel_ros.engine.actors.step_states import check_states, states_of_step
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats

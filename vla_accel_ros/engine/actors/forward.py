@@ -13,7 +13,7 @@ import torch
 from vla_accel_ros.engine.actors.tokens import check
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.models.micro_requests import ACTIONS, FORWARD, STATE

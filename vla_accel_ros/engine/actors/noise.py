@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.config import EngineConfig
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.models.flow.noise import COHERENT, coherent, fresh
 

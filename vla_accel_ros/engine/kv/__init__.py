@@ -1,5 +1,5 @@
 """Memory for keys and values (KV cache).
 
-pool: reference-counted slots of prefixes, and the frames in them. results: what else is kept of these. pages:
-paged memory of what continues a prefix.
+prefixes: reference-counted slots, and the frames in them. pool: their memory. results: what else is kept of
+these. pages: paged memory of what continues a prefix.
 """

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from vla_accel_ros.engine.kv.pool import PoolExhausted, check_memory
+from vla_accel_ros.engine.kv.pool import check_memory
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.layers.packed import Span
 

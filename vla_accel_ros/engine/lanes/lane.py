@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.timeline import TIMELINE
 
 _LONGEST_WAIT_S = 1.0
 
@@ -33,19 +34,13 @@ class DeviceTime(Protocol):
 
     def over(self) -> bool:
         """Whether it is computed."""
-        ...
 
     def seconds(self) -> float | None:
         """How long it took, None if that is unknown. Waits for its end."""
-        ...
 
 
 Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]
 """Context around the launch of a micro-batch; yields its time on the device, None if that is unknown."""
-
-
-def _untimed(batch: MicroBatch) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 @dataclass(eq=False)
@@ -116,7 +111,7 @@ class Lane:
         self,
         name: str = "main",
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
-        timing: Timing = _untimed,
+        timing: Timing = lambda batch: nullcontext(),
         kinds: Collection[str] = (OBSERVE, WHOLE, ACT, ASK),
     ) -> None:
         self.name, self.computing, self.timing, self.kinds = name, computing, timing, kinds
@@ -196,6 +191,17 @@ class Lane:
                 took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
         self.ended_s = ended_s
         return took_s
+
+    def note(self, batch: MicroBatch, began_s: float) -> None:
+        """Record on the timeline that a micro-batch ran here from then until `ended_s`."""
+        detail: list[str | int] = []
+        for request in batch.requests:
+            frame = request.result if request.want == OBSERVE else request.prefix
+            version = getattr(frame, "version", "unknown")
+            number = "" if request.number < 0 else request.number
+            detail += (request.robot, request.want, number, "of frame", version)
+        begin_ns, end_ns = round(began_s * 1e9), round(self.ended_s * 1e9)
+        TIMELINE.span(f"lane {self.name}", batch.kind, begin_ns, end_ns, batch.flows, tuple(detail))
 
 
 def fail(requests: Iterable[Request], error: Exception) -> None:

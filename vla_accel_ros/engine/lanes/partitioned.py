@@ -2,14 +2,19 @@
 
 A split given by numbers is made with the engine, and its kernels use the launch table that `vla tune --sms`
 found for so many multiprocessors, if there is one. "auto" needs the stages, so it measures in
-`Engine.prepare`: each candidate and no split, frames and actions alone and beside each other. Its kernels use
+`Engine.prepare`: each candidate and no split, frames and actions alone, which shows what a side's
+multiprocessors are worth, and beside each other without a break. That is what a robot gets, and the only fair
+comparison with no split, where both share the GPU and an action waits for blocks of a frame. Its kernels use
 the same launch table whatever it takes, so chunks have the same bits with every split.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -20,7 +25,6 @@ import torch
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import AUTO, NO_PARTITION, EngineConfig, Split
 from vla_accel_ros.engine.lanes.partitions import CannotDivide
-from vla_accel_ros.engine.lanes.split_times import measure
 from vla_accel_ros.engine.lanes.streams import LaneStreams
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch
 from vla_accel_ros.engine.rules.partition import Measured, Partitions, candidates, choose
@@ -30,6 +34,12 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import ops_for
 
 _CAPTURED = "only the captured kernels of a policy that acts by flow keep their multiprocessors"
+WARM_UPS, RUNS = 2, 8
+FRAMES = 24
+"""Number of frames computed beside actions."""
+LATE = 0.99
+"""Quantile of the actions' times that is reported."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -208,3 +218,53 @@ def _kept(streams: LaneStreams) -> Iterator[None]:
 def _current(stages: Stages) -> tuple[Any, torch.cuda.Stream | None]:
     name = stages.partition()
     return name, stages.partitions[name]
+
+
+def measure(
+    split: Split | None,
+    frame: Callable[[], object],
+    action: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    frames: int = FRAMES,
+) -> Measured:
+    """Returns the times of a split. frame, action: compute one, and return when it is finished. frame is
+    called in this thread, action also in another, at the same time. Errors of either are raised here."""
+    alone = [statistics.median(_times(run, clock, RUNS)) for run in (frame, action)]
+    acted, failed, ended = [], [], threading.Event()
+
+    def act() -> None:
+        try:
+            while not ended.is_set():
+                acted.extend(_times(action, clock, 1, warm_ups=0))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=act, name="actions beside frames")
+    thread.start()
+    try:
+        frame_times = _times(frame, clock, frames)
+    finally:
+        ended.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return Measured(split, alone[0], alone[1], statistics.median(frame_times), late(acted or [alone[1]]))
+
+
+def late(seconds: list[float]) -> float:
+    """The LATE quantile of the times."""
+    ranked = sorted(seconds)
+    return ranked[min(len(ranked) - 1, int(LATE * len(ranked)))]
+
+
+def _times(
+    run: Callable[[], object], clock: Callable[[], float], count: int, warm_ups: int = WARM_UPS
+) -> list[float]:
+    for _ in range(warm_ups):
+        run()
+    times = []
+    for _ in range(count):
+        began_s = clock()
+        run()
+        times.append(clock() - began_s)
+    return times

@@ -1,4 +1,4 @@
-"""Records when micro-batches ran, for the timeline: in their lane on the host, and on the GPU by events.
+"""Records when micro-batches ran on the GPU, by events, for the timeline.
 
 A pair of CUDA events, from a ring made once, is recorded around the launches of a micro-batch; nothing waits
 for them. They are read when somebody reads the timeline: pairs that the GPU has not reached are left for the
@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.lanes.lane import DeviceTime
-from vla_accel_ros.engine.request import OBSERVE, MicroBatch
+from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.timeline import TIMELINE, Event, Flows
 
 PAIRS = 4096
@@ -25,18 +25,6 @@ ANCHORS = 3
 """Readings of both clocks, of which the quickest counts: a host that is held up reads its own too late."""
 MOST_READ = 256
 """Most micro-batches per reading, which takes a few milliseconds."""
-
-
-def note(lane: str, batch: MicroBatch, began_s: float, ended_s: float) -> None:
-    """Record a micro-batch of a lane. Times: seconds of the monotonic clock."""
-    begin_ns, end_ns = round(began_s * 1e9), round(ended_s * 1e9)
-    detail: list[str | int] = []
-    for request in batch.requests:
-        frame = request.result if request.want == OBSERVE else request.prefix
-        version = getattr(frame, "version", "unknown")
-        number = "" if request.number < 0 else request.number
-        detail += (request.robot, request.want, number, "of frame", version)
-    TIMELINE.span(f"lane {lane}", batch.kind, begin_ns, end_ns, batch.flows, tuple(detail))
 
 
 @dataclass

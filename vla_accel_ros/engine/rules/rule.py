@@ -82,7 +82,6 @@ class Rule(ABC):
         ready: requests whose next micro-request may run, in order of submission. due_s: when the next frame
         is expected.
         """
-        ...
 
     def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         """Report what the lane runs now, whichever rule chose it."""

@@ -17,7 +17,7 @@ from weakref import ReferenceType, ref
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, TEXT_APART, EngineConfig
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
-from vla_accel_ros.engine.rules.overload import Degradation, Overload
+from vla_accel_ros.engine.rules.overload import Overload
 from vla_accel_ros.engine.rules.partition import Partitions
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 from vla_accel_ros.engine.rules.text import TextAlone, TextInSlack
@@ -71,11 +71,6 @@ class Rules:
         for rule in self._every:
             rule.plan = self.plan
         self._urgent: list[ReferenceType[Request]] = []  # frames and first chunks that have begun
-
-    @property
-    def degradation(self) -> Degradation:
-        """What is given up for overload now, and what has been given up so far."""
-        return self.overload.degradation
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf

@@ -12,7 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.runner.frames import Extent, Prefill, worded_policy
 from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
 from vla_accel_ros.engine.stages.plain.stages import PlainStages

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream, on_stream
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import Request, Status, Waits, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.memory.upload import on_host

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.kv.results import Results
 from vla_accel_ros.engine.runner.frames import Extent, Prefill, Preprocess, worded_policy
 from vla_accel_ros.engine.stages.stage import Recent

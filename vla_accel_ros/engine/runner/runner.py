@@ -27,7 +27,8 @@ from vla_accel_ros.engine.config import (
     offload_share,
 )
 from vla_accel_ros.engine.current_stream import current_stream
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix, Prefixes
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.lanes.partitioned import Partitioned
 from vla_accel_ros.engine.lanes.times import GpuTimes

@@ -16,7 +16,8 @@ from torch import Tensor
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pages import PagePool
-from vla_accel_ros.engine.kv.pool import KVPool, PoolExhausted
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.request import Request, Status, failing_alone
 from vla_accel_ros.engine.runner.answers import Answer, Answers, InGroups, Said
 from vla_accel_ros.engine.stages.packed_forward import PackedForward

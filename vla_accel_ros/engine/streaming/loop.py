@@ -9,8 +9,8 @@ the USUAL quantile of recent durations still ends within the period and the dead
 and a missing input leaves the loop its period. The grid follows the input: if each of the last WAITS runs
 found that it comes later than best, or earlier, the grid moves, by at most EARLIER of a period if to an
 earlier time. A loop with time to wait is due a little before its input (`Awaited.lead_s`), so that a run
-begins with something new; a loop without is due a little after. `wake` makes a run due at once. `tick` holds
-all the logic and is given the time; the thread only waits.
+begins with something new; a loop without is due a little after. `tick` holds all the logic and is given the
+time; the thread only waits.
 """
 
 from __future__ import annotations
@@ -47,15 +47,12 @@ class Awaited(Protocol):
     def wait(self, patience_s: float, given_up: Callable[[], bool]) -> object:
         """Return when the input is there, is not expected in time, or given_up() is true; after at most
         patience_s."""
-        ...
 
     def age_s(self) -> float:
         """Seconds since the newest input came; inf if none did."""
-        ...
 
     def wake(self) -> None:
         """Make waiting threads call given_up() again."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -157,9 +154,7 @@ class Loop:
 
     body: does one run and returns True, or returns False if there was nothing to do.
     deadline_s: a run must end within this after it was due. clock: monotonic seconds.
-    on_error: gets an exception of the body and returns whether to go on (True) or stop (False). If it raises,
-        the exception is logged and the loop goes on. Without on_error the loop stops and `stop` raises the
-        error.
+    on_error: gets an exception of the body, after which the loop goes on. If it raises, that is logged.
     awaited: the input to wait for, see the module.
 
     Raises ValueError if rate_hz or deadline_s is not positive and finite.
@@ -171,8 +166,8 @@ class Loop:
         rate_hz: float,
         deadline_s: float,
         body: Callable[[], bool],
+        on_error: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
-        on_error: Callable[[Exception], bool] | None = None,
         awaited: Awaited | None = None,
     ) -> None:
         for label, value in (("rate_hz", rate_hz), ("deadline_s", deadline_s)):
@@ -187,19 +182,12 @@ class Loop:
             maxlen=WAITS
         )  # delay of the input after the last runs were due; < 0: before
         self._stopping = threading.Event()
-        self._called = threading.Event()
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
 
     @property
     def running(self) -> bool:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def due_s(self) -> float | None:
-        """When the next run is due, or the present one was, on the clock; None before the first."""
-        return self._due
 
     @property
     def expects_s(self) -> float:
@@ -228,36 +216,23 @@ class Loop:
         self._due += self._shift()
         return self._due
 
-    def hasten(self, now: float) -> None:
-        """Make a run due at `now`, unless one is due earlier."""
-        if self._due is not None:
-            self._due = min(self._due, now)
-
-    def wake(self) -> None:
-        """Have the thread run the body at once. Call it from any thread; it never blocks."""
-        self._called.set()
-
     def start(self) -> None:
         """Start the thread. Raises RuntimeError if it runs already."""
         if self.running:
             raise RuntimeError(f"the loop '{self.name}' is running already; stop it first.")
         self._stopping.clear()
-        self._called.clear()
-        self._due = self._error = None
+        self._due = None
         self._came.clear()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, wait until it has ended, and raise the error that ended it, if any."""
-        self._end()
+        """Stop the thread, and wait until it has ended."""
+        self._stopping.set()
         if self._awaited is not None:
             self._awaited.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
     def stats(self) -> LoopStats:
         """The loop's statistics now."""
@@ -268,19 +243,11 @@ class Loop:
         try:
             return bool(self._body())
         except Exception as error:
-            if self._on_error is None:
-                self._error = error
-                self._end()
-            elif not self._goes_on(self._on_error, error):
-                self._end()
+            try:
+                self._on_error(error)
+            except Exception:
+                _LOG.exception("the loop '%s' goes on, but its error could not be reported", self.name)
             return None
-
-    def _goes_on(self, on_error: Callable[[Exception], bool], error: Exception) -> bool:
-        try:
-            return on_error(error)
-        except Exception:
-            _LOG.exception("the loop '%s' goes on, but its error could not be reported", self.name)
-            return True
 
     def _wait(self, now: float) -> float:
         """Wait for the input; returns the time after that."""
@@ -312,15 +279,7 @@ class Loop:
             return -min(best - latest, EARLIER * period)
         return 0.0
 
-    def _end(self) -> None:
-        """Make the thread end, whatever it waits for."""
-        self._stopping.set()
-        self._called.set()
-
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if self._called.is_set():
-                self._called.clear()
-                self.hasten(self._clock())
             due = self.tick(self._clock())
-            self._called.wait(max(0.0, due - self._clock()))
+            self._stopping.wait(max(0.0, due - self._clock()))

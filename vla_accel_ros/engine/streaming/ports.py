@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.streaming.loop import Awaited
 from vla_accel_ros.types import Chunk, Observation
@@ -77,7 +77,6 @@ class Chunking(Protocol):
     def committed(self, stamp_ns: int) -> int | None:
         """How many leading actions would be committed if a further chunk of the frame with that stamp began
         now; None while chunks are not guided."""
-        ...
 
 
 class Results:

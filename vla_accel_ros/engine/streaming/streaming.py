@@ -16,12 +16,12 @@ from typing import cast
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ASK, Act, Ask, MicroBatch, Observe, Pace, Request, Waits
 from vla_accel_ros.engine.rules.overload import Degradation
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.streaming.loop import Loop, LoopRecord, LoopStats
 from vla_accel_ros.engine.streaming.ports import Chunking, Ports, Results, Text
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.types import Chunk, Torn
 
 MOST_WAITING = 16
@@ -60,7 +60,7 @@ class Streaming:
             vision.rate_hz,
             vision.most_s,
             self.run_vision,
-            on_error=self._failed,
+            lambda error: ports.on_error("vision", error),
             awaited=ports.frames,
         )
         self._records = {"action": LoopRecord("action", action.rate_hz)}
@@ -79,7 +79,7 @@ class Streaming:
         """Start, and ignore every frame that exists. Raises ValueError if a stream of the robot runs
         already."""
         scheduler = self._scheduler
-        scheduler.join(self._robot, Stream(self._due_s, self._ran))
+        scheduler.join(self._robot, Stream(lambda: self._vision.expects_s, self._ran))
         scheduler.skip(self._robot)
         self._narrated = self._engine.runner.prefixes.newest_version(self._robot)
         self._running = True
@@ -119,7 +119,7 @@ class Streaming:
     @property
     def degradation(self) -> Degradation:
         """What the engine gives up for overload now, and what it has given up so far."""
-        return self._scheduler.degradation
+        return self._scheduler.rules.overload.degradation
 
     def ask(self, question: str) -> None:
         """Submit a question about the frame that is newest when there is room to answer it.
@@ -264,14 +264,7 @@ class Streaming:
             answer = Text(request.frame, request.number, text, request.finished)
             self._results.give(self._ports.on_text, answer)
 
-    def _due_s(self) -> float:
-        return self._vision.expects_s
-
     def _ran(self, batch: MicroBatch, began_s: float) -> None:
         if batch.requests[-1].want == ASK and any(record.robot == self._robot for record in batch.requests):
             most_s = math.inf if self._language is None else self._language.most_s
             self._records["language"].note(began_s, most_s)
-
-    def _failed(self, error: Exception) -> bool:
-        self._ports.on_error("vision", error)
-        return True

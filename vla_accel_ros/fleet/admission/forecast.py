@@ -56,7 +56,6 @@ class Forecast(Protocol):
 
     def __call__(self, function: Callable[..., Value], *arguments: object) -> Value:
         """Return function(*arguments); the arguments must be hashable."""
-        ...
 
 
 def at_once(function: Callable[..., Value], *arguments: object) -> Value:

@@ -1,4 +1,7 @@
-"""A replica in simulated time: the engine's own scheduling rule over measured durations.
+"""A replica in simulated time: the engine's own scheduling rule over the engine's simulated runner.
+
+The rule and the runner are called directly, without the engine's loop: the loop makes the same forecasts (a
+test compares them), but takes four times as long, and a robot waits for its forecast.
 
 `ReplicaModel.of` builds the same rule as the engine, from the engine's options. The duration of a frame is
 measured (FRAMES). The duration of a denoise step with n chunks is fitted, so that the simulated rule makes
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,11 +27,24 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
-from vla_accel_ros.engine.request import ACT, OBSERVE, Act, MicroBatch, Observe, Request, Status, Waits
+from vla_accel_ros.engine.request import (
+    ACT,
+    DENOISE,
+    ENCODE,
+    OBSERVE,
+    RUNNING,
+    Act,
+    MicroBatch,
+    Observe,
+    Request,
+    Waits,
+)
 from vla_accel_ros.engine.rules.batches import Batches
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup, chosen
+from vla_accel_ros.engine.simulated import SimulatedRunner
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, Replica
 from vla_accel_ros.types import Observation
 
@@ -36,6 +53,9 @@ STEPS = 10
 FULL = 2.0
 HALVES = 14
 """Iterations of the bisection for a step's duration."""
+
+FRAME, STEP = f"{OBSERVE}.{ENCODE}", f"{ACT}.{DENOISE}"
+"""Micro-batches in a profile."""
 
 Curve = tuple[tuple[int, float], ...]
 """Pairs of (batch size, seconds of the whole batch)."""
@@ -89,19 +109,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class ReplicaModel:
-    """frames_s: seconds of 0, 1, 2, ... frames together. step_s: seconds of a step with 0, 1, 2, ... chunks.
-    steps: of a chunk. most: requests accepted at once. make: makes the scheduling rule."""
+    """profile: seconds of frames (FRAME) and steps (STEP). steps: of a chunk. seats: chunks that a step can
+    hold. limit: requests accepted at once. make: makes the scheduling rule."""
 
-    frames_s: tuple[float, ...]
-    step_s: tuple[float, ...]
+    profile: Profile
     steps: int
+    seats: int
     limit: int
     make: Callable[[], Rule]
-
-    @property
-    def seats(self) -> int:
-        """Chunks that a step can hold."""
-        return len(self.step_s) - 1
 
     @classmethod
     def of(cls, measured: Measured) -> ReplicaModel:
@@ -112,60 +127,53 @@ class ReplicaModel:
 
     def slower(self, factor: float) -> ReplicaModel:
         """Return this model with all durations times `factor`."""
-        frames_s, step_s = ([factor * seconds for seconds in times] for times in (self.frames_s, self.step_s))
-        return replace(self, frames_s=tuple(frames_s), step_s=tuple(step_s))
+        known = self.profile.known().items()
+        return replace(self, profile=Profile({key: factor * seconds for key, seconds in known}))
 
     def play(self, first_s: Sequence[float], again: Again) -> list[tuple[float, float]]:
         """Simulate robots that send their first requests at first_s and later ones as `again` says. Returns,
         in the order of completion, when each request came and how long its chunk took."""
         rule, coming = self.make(), [(at_s, robot) for robot, at_s in enumerate(first_s)]
         heapify(coming)
-        inside, now_s = 0, 0.0
+        runner = SimulatedRunner(self.profile, steps=self.steps, slots=self.limit)
+        clock, prefixes, limit = runner.clock, runner.prefixes, self.limit
         ready: list[Request] = []
         origins: dict[Request, tuple[int, float]] = {}
         took_s: list[tuple[float, float]] = []
-        frames_s, step_s, seats, limit = self.frames_s, self.step_s, self.seats, self.limit
         while True:
-            while coming and coming[0][0] <= now_s and inside < limit:
+            now_s = clock.now_s
+            while coming and coming[0][0] <= now_s and len(origins) < limit:
                 at_s, robot = heappop(coming)
                 frame = Request(Observe(_SEEN), str(robot), waits=Waits.ROOM)
                 origins[frame] = robot, at_s
                 ready.append(frame)
-                inside += 1
             batch = rule.next("main", ready, now_s)
             if batch is None:
                 next_s = min(rule.wake_s(ready, now_s), coming[0][0] if coming else math.inf)
                 if math.isinf(next_s):
                     return took_s
-                now_s = max(next_s, now_s + 1e-9)
+                clock.wait(max(next_s, now_s + 1e-9))
                 continue
             rule.chose("main", batch, now_s)
-            requests, count = batch.requests, len(batch.requests)
-            if requests[0].want == OBSERVE:
-                seconds = frames_s[count]
-                now_s += seconds
-                for frame in requests:
-                    ready.remove(frame)
-                    frame.status = Status.FINISHED
-                    action = Request(Act(), frame.robot, waits=Waits.ROOM)
+            runner.run(batch)
+            for request in batch.requests:
+                if not request.finished:
+                    request.status = RUNNING
+                    continue
+                ready.remove(request)
+                robot, at_s = origins.pop(request)
+                if isinstance(request.result, Prefix):
+                    request.result.release()
+                    prefixes.remove("")
+                    action = Request(Act(), request.robot, waits=Waits.ROOM)
                     action.fresh = True
-                    origins[action] = origins.pop(frame)
+                    origins[action] = robot, at_s
                     ready.append(action)
-            else:
-                steps = batch.steps or self.steps
-                seconds = steps * step_s[min(count, seats)]
-                now_s += seconds
-                for action in requests:
-                    action.status, action.progress = Status.RUNNING, (action.progress or 0) + steps
-                    if action.progress >= self.steps:
-                        ready.remove(action)
-                        action.status = Status.FINISHED
-                        robot, at_s = origins.pop(action)
-                        took_s.append((at_s, now_s - at_s))
-                        inside -= 1
-                        if (next_s := again(robot, now_s)) < math.inf:
-                            heappush(coming, (next_s, robot))
-            rule.ran(batch, seconds)
+                else:
+                    took_s.append((at_s, clock.now_s - at_s))
+                    if (next_s := again(robot, clock.now_s)) < math.inf:
+                        heappush(coming, (next_s, robot))
+            rule.ran(batch, clock.now_s - now_s)
 
     def interval_s(self, batch: int) -> float:
         """Return the steady time from one chunk to the next with `batch` requests always waiting."""
@@ -184,7 +192,7 @@ class ReplicaModel:
 def _model(measured: Measured) -> ReplicaModel:
     config, largest = measured.config, measured.serve[-1][0]
     alone_s, often_s = measured.serve[0][1], min(seconds / batch for batch, seconds in measured.serve)
-    steps = STEPS if config is None else config.steps
+    steps = STEPS if config is None else config.steps if config.staggered else 1
     single_s = (alone_s - often_s) / (steps - FULL) if steps > FULL else 0.0
     frame_s = max(0.0, alone_s - steps * single_s)
     if config is not None:
@@ -195,11 +203,16 @@ def _model(measured: Measured) -> ReplicaModel:
         seats, together, make = largest, 1, _alternating(largest, steps)
     else:
         seats, together, make = largest, largest, lambda: Batches(largest, largest, largest)
-    frames_s = _frames_s(measured.frames or ((1, frame_s),), together)
-    first = ReplicaModel(frames_s, (0.0,) * (seats + 1), steps, measured.limit or largest, make)
+    frames = _profile(FRAME, _frames_s(measured.frames or ((1, frame_s),), together))
+    first = ReplicaModel(Profile(frames), steps, seats, measured.limit or largest, make)
     by_load = config is not None and config.seats_by_load
     sizes = tuple(1 << power for power in range(seats.bit_length())) if by_load else range(1, seats)
     return _with_steps(first, measured.serve, (*(size for size in sizes if size < seats), seats))
+
+
+def _profile(kind: str, seconds: Iterable[float]) -> dict[tuple[str, int], float]:
+    """Of 0, 1, 2, ... requests; what takes no time is left out."""
+    return {(kind, count): took_s for count, took_s in enumerate(seconds) if took_s > 0.0}
 
 
 def _of_engine(config: EngineConfig) -> Callable[[], Rule]:
@@ -225,56 +238,52 @@ def _curve(profile: Profile, stage: str) -> Curve:
     return tuple(sorted((batch, seconds) for (name, batch), seconds in entries if name == stage))
 
 
-def _filled(known: Mapping[int, float], sizes: Sequence[int], seats: int) -> tuple[float, ...]:
-    """Return the seconds of a step with 0, 1, 2, ... chunks. Known sizes are interpolated at `sizes`; a count
-    between two of `sizes` takes as long as the next larger one. Beyond the largest known size, the duration
-    stays constant."""
-    at_sizes = np.interp(sizes, sorted(known), [known[size] for size in sorted(known)])
-    by_chunks = [at_sizes[bisect_left(sizes, max(1, count))] for count in range(seats + 1)]
-    return tuple(float(seconds) for seconds in by_chunks)
+def _filled(
+    model: ReplicaModel, by_size: Mapping[int, float], sizes: Sequence[int], least_s: float = 0.0
+) -> ReplicaModel:
+    """Return the model with these seconds of a step by its number of chunks, at least least_s. They are
+    interpolated at `sizes`; a count between two of these takes as long as the next larger one, and one beyond
+    the largest known size as long as that."""
+    known = sorted(by_size) or [1]
+    at_sizes = np.interp(sizes, known, [by_size.get(size, 0.0) for size in known])
+    seconds = [at_sizes[bisect_left(sizes, max(1, count))] for count in range(model.seats + 1)]
+    steps = _profile(STEP, (max(least_s, float(took_s)) for took_s in seconds))
+    return replace(model, profile=Profile({**model.profile.known(), **steps}))
 
 
 def _with_steps(model: ReplicaModel, serve: Curve, sizes: Sequence[int]) -> ReplicaModel:
-    """Fit step_s so that the simulated rates equal the measured ones. sizes: the chunk counts for which the
-    engine has a step; other counts take as long as the next larger one."""
+    """Fit the seconds of steps so that the simulated rates equal the measured ones. sizes: the chunk counts
+    for which the engine has a step; other counts take as long as the next larger one."""
     by_size: dict[int, float] = {}
     for batch, seconds in serve:
-        wanted_s = seconds / batch
-        used = _used(model, batch)
+        used = _used(_filled(model, by_size, sizes, 1e-6), batch)
         step_size = sizes[min(bisect_left(sizes, used), len(sizes) - 1)]
         if step_size in by_size or step_size < max(by_size, default=0):
             continue
         low, high = 0.0, seconds / model.steps * 2.0
         for _ in range(HALVES):
             middle = (low + high) / 2.0
-            tried = replace(model, step_s=_filled({**by_size, step_size: middle}, sizes, model.seats))
-            low, high = (middle, high) if tried.interval_s(batch) < wanted_s else (low, middle)
+            tried = _filled(model, {**by_size, step_size: middle}, sizes)
+            low, high = (middle, high) if tried.interval_s(batch) < seconds / batch else (low, middle)
         by_size[step_size] = (low + high) / 2.0
-        model = replace(model, step_s=_filled(by_size, sizes, model.seats))
-    return model
+    return _filled(model, by_size, sizes)
 
 
 def _used(model: ReplicaModel, batch: int) -> int:
     """Return the most frequent number of chunks in a step with `batch` requests always waiting."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
 
-    class Counted(Rule):
-        def __init__(self) -> None:
-            self._rule = model.make()
+    def make() -> Rule:
+        rule = model.make()
+        chose = rule.chose
 
-        def next(
-            self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-        ) -> MicroBatch | None:
-            return self._rule.next(lane, ready, now_s, due_s)
-
-        def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
-            self._rule.chose(lane, batch, now_s)
+        def count(lane: str, batch: MicroBatch, now_s: float) -> None:
+            chose(lane, batch, now_s)
             if batch.requests[0].want == ACT:
-                counts[len(batch.requests)] = counts.get(len(batch.requests), 0) + (batch.steps or 1)
+                counts[len(batch.requests)] += batch.steps or 1
 
-        def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-            return self._rule.wake_s(ready, now_s)
+        rule.chose = count  # type: ignore[method-assign]
+        return rule
 
-    step_s = tuple(max(seconds, 1e-6) for seconds in model.step_s)
-    replace(model, make=Counted, step_s=step_s).interval_s(batch)
+    replace(model, make=make).interval_s(batch)
     return max(counts, key=lambda size: (counts[size], size))

@@ -18,13 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import Act, Ask, Observe, Request, Waits
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.chunks import joins_of
+from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.engine.session import Session
-from vla_accel_ros.engine.streams import Stream
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription, Round
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.replicas.replica import FRAMES, MEASURED, SERVE, ReplicaLost, Served
@@ -104,7 +104,7 @@ class LocalReplica:
         self._describing.shutdown(cancel_futures=True)
         scheduler = self.engine.scheduler
         scheduler.leave(_STREAM)
-        if not scheduler.streams.running:  # of a measurement, too
+        if not scheduler.streams:  # of a measurement, too
             scheduler.cancel(*scheduler.requests)
         for job in tuple(self._jobs.values()):  # whose images no thread began to decode
             self._end(job)

@@ -48,7 +48,6 @@ class Measured(Replica, Protocol):
 
     def measure(self, observation: Observation) -> Profile:
         """See LocalReplica.measure."""
-        ...
 
 
 Make = Callable[[], tuple[Measured, Observation]]

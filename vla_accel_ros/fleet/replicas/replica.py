@@ -54,28 +54,22 @@ class Replica(Protocol):
 
     def room(self) -> int:
         """Return how many more requests it would start now; 0 while it is lost."""
-        ...
 
     def describe(self, robot: RobotDescription) -> Future[Session | None]:
         """Prepare for a robot, or for its changed description. The future returns the Session of the robot's
         chunks, or None if they cannot be computed again. It raises ValueError, with one sentence, if the
         robot cannot be served, ReplicaLost if the replica does not answer."""
-        ...
 
     def forget(self, robot: str) -> None:
         """Stop serving a robot and free its resources, if the robot is known. Never raises."""
-        ...
 
     def serve(self, round: Round, observation: EncodedObservation) -> Future[Served]:
         """Compute a chunk for a described robot. The future raises ValueError if the observation is invalid,
         ReplicaLost if the replica is lost or does not know the robot, or any error of the computation."""
-        ...
 
     def ask(self, round: Round, observation: EncodedObservation) -> Future[str]:
         """Answer a question of a described robot: the observation's instruction, about its images. The future
         returns the whole answer, and raises as that of `serve` does."""
-        ...
 
     def cancel(self, served: Future[Any]) -> None:
         """Cancel what `serve` or `ask` returned. Never raises."""
-        ...

@@ -125,7 +125,6 @@ class FleetRule(Protocol):
 
     def ended(self, task: Task, now_s: float) -> None:
         """A task is over; the rule may learn from it for others of its kind."""
-        ...
 
 
 def rule_factory(name: str, options: RuleOptions) -> Callable[[FleetSetup], FleetRule]:

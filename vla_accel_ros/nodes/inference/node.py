@@ -25,7 +25,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.guidance import Execution
 from vla_accel_ros.control.chunking.pace import ChunkPace
 from vla_accel_ros.control.horizon import Horizons
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.streaming.ports import Ports, Text
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.device import device_fault

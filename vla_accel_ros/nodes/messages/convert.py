@@ -33,7 +33,7 @@ from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:
-    from vla_accel_ros.engine.kv.pool import Prefix
+    from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.engine.streaming.ports import Text
 
 MOTION = {

@@ -25,7 +25,7 @@ from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
 from vla_accel_ros.sim.controller import ArmControllers

@@ -19,7 +19,7 @@ import torch
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Camera
 from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineConfig, options
-from vla_accel_ros.engine.kv.pool import Prefix
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.noise import FRESH

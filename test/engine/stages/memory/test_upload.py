@@ -16,7 +16,8 @@ from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observati
 from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.kv.pool import KVPool, Prefix
+from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.runner.frames import EncodeOnly
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
@@ -140,7 +141,7 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_
     with engine.observe(first) as prefix:
         with pytest.raises(Torn, match="overwritten"):
             engine.observe(overwritten(torn))
-        newest = engine.scheduler.newest()
+        newest = engine.runner.prefixes.newest()
         assert newest is not None
         with newest:
             assert newest.version == prefix.version

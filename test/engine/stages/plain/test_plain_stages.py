@@ -262,7 +262,7 @@ def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(engines: tuple[En
         with pytest.raises(Torn, match="overwritten"):
             fast.observe(replace(torn, intact=overwritten))
         assert fast.runner.pool.free == free
-        newest = fast.scheduler.newest()
+        newest = fast.runner.prefixes.newest()
         assert newest is not None
         with newest:
             assert newest.version == prefix.version

@@ -30,7 +30,6 @@ class Seats(Protocol):
 
     def prepare(self) -> None:
         """Do ahead what would delay the first chunk."""
-        ...
 
     def take(
         self,
@@ -48,28 +47,22 @@ class Seats(Protocol):
         or dropped; guide: what it must agree with; joints: numbers
         of an action that its magnitudes count, None = the seats' default.
         """
-        ...
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
         """Replace the states of chunks in seats for their next steps: float [1, S] as in `take`, by seat."""
-        ...
 
     def leave(self, seat: int) -> None:
         """Free a seat, whether its chunk is finished or not; a result that was requested before stays
         valid."""
-        ...
 
     def step(self, taken: Sequence[int]) -> None:
         """Compute the next step of the chunks in these seats."""
-        ...
 
     def flow(self, seat: int) -> Flow:
         """The present actions and last update of a chunk."""
-        ...
 
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """Chunks on their way to the host, with how far every step moved them; does not block."""
-        ...
 
 
 class PlainSeats:
