@@ -65,6 +65,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",
         "xvla": "vla_accel_ros.models.xvla.checkpoint:FORMAT",
         "mimic_video": "vla_accel_ros.models.mimic_video.checkpoint:FORMAT",
+        "fastwam": "vla_accel_ros.models.fastwam.checkpoint:FORMAT",
         "openvla_oft": "vla_accel_ros.models.openvla_oft.checkpoint:FORMAT",
         "openvla": "vla_accel_ros.models.openvla.checkpoint:FORMAT",
         "orbax": "vla_accel_ros.models.pi.orbax_checkpoint:FORMAT",

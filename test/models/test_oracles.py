@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from closeness import rounding
+from fastwam_oracle import FastWAMOracle, fastwam_names
 from groot_oracle import GrootOracle, groot_names
 from mimic_video_oracle import MimicVideoOracle, mimic_video_runs
 from openvla_oft_oracle import OFTOracle, oft_names
@@ -89,6 +90,11 @@ def xvla(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return XVLAOracle.load(request.param, tmp_path_factory.mktemp("xvla") / "folder")
 
 
+@pytest.fixture(params=fastwam_names(), scope="module")
+def fastwam(request: pytest.FixtureRequest) -> FastWAMOracle:
+    return FastWAMOracle.load(request.param)
+
+
 @pytest.fixture(params=pi_fast_names(), scope="module")
 def pi_fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PiFastOracle:
     return PiFastOracle.load(request.param, tmp_path_factory.mktemp("pi_fast") / "folder")
@@ -121,7 +127,8 @@ def without_gradients() -> object:
 
 
 def test_there_is_something_to_compare_with() -> None:
-    assert NAMES or OPENVLA_NAMES or GROOT_NAMES or OFT_NAMES or xvla_names() or pi_fast_names(), (
+    others = fastwam_names() or xvla_names() or pi_fast_names()
+    assert NAMES or OPENVLA_NAMES or GROOT_NAMES or OFT_NAMES or others, (
         f"VLA_ORACLES: {FOLDER} holds no recording of pi0, pi05 or openvla (NAME.json, .npz, .safetensors), "
         "and no folder with oracle.json"
     )
@@ -358,6 +365,37 @@ def test_xvla_float32_recordings_computed_in_bfloat16(xvla: XVLAOracle, tmp_path
     in_half(half.image_tokens(), xvla["vision.projected"], half.layers)
     in_half(half.features(), xvla["prefix.vlm_features"], half.layers)
     in_half(half.sampled(), xvla["actions_model"], half.layers)
+
+
+def test_fastwam_inputs(fastwam: FastWAMOracle) -> None:
+    inputs, real = fastwam.inputs, fastwam["token_mask"][0].bool()
+    assert inputs.tokens.tolist() == fastwam["token_ids"][0][real].tolist()
+    assert distance(inputs.state, fastwam["state_normalized"][0]) < 1e-6
+    assert distance(inputs.images, fastwam["input_image"] * 2.0 - 1.0) < 1e-6
+
+
+def test_fastwam_text_latents_and_video(fastwam: FastWAMOracle) -> None:
+    real = fastwam["token_mask"][0].bool()
+    agree(fastwam, FastWAMOracle.features, fastwam["text.context"][0][real])
+    agree(fastwam, FastWAMOracle.latents, fastwam["vae.latents"][0, :, 0])
+    agree(fastwam, FastWAMOracle.video, fastwam.recorded_video())
+
+
+def test_fastwam_velocities_and_actions(fastwam: FastWAMOracle) -> None:
+    agree(fastwam, FastWAMOracle.velocities, fastwam["steps.velocity"])
+    agree(fastwam, FastWAMOracle.sampled, fastwam["actions_model"][0])
+    actions = fastwam.policy.actions(fastwam.sampled(), fastwam.arrays["state"].numpy())
+    recorded = fastwam["actions"][0]
+    assert distance(torch.from_numpy(actions), recorded) <= rounding(recorded)
+
+
+def test_fastwam_float32_recordings_computed_in_bfloat16(fastwam: FastWAMOracle, device: str) -> None:
+    half = FastWAMOracle.load(fastwam.name, device, "bfloat16")
+    real = half["token_mask"][0].bool()
+    in_half(half.features(), half["text.context"][0][real], half.policy.config.text.depth)
+    in_half(half.latents(), half["vae.latents"][0, :, 0], half.layers)
+    in_half(half.video(), half.recorded_video(), half.layers)
+    in_half(half.sampled(), half["actions_model"][0], half.layers)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -150,6 +151,21 @@ def test_fetch_from_the_hub_takes_weights_and_json_and_the_tokenizer_and_needs_n
     stand.requests.clear()
     again = vla("http://127.0.0.1:9", tmp_path, "fetch", "acme/pi@v1")
     assert again.returncode == 0 and not stand.requests
+
+
+def test_fetched_fast_wam_has_the_parts_of_wan_and_no_more(stand, tmp_path):
+    recorded = Path(__file__).parents[1] / "data" / "oracles" / "fastwam"
+    wan = tmp_path / "wan"
+    shutil.copytree(recorded / "wan_diffusers", wan)
+    (wan / "transformer").mkdir()
+    (wan / "transformer" / "large.safetensors").write_bytes(b"0")
+    stand.repositories |= {"acme/wam": recorded / "checkpoint", "Wan-AI/Wan2.2-TI2V-5B-Diffusers": wan}
+    folder = tmp_path / "wam"
+    done = vla(stand, tmp_path, "fetch", "acme/wam", "--output", str(folder))
+    assert done.returncode == 0, done.stderr
+    fetched = [name for name in files(folder / "wan_diffusers") if not name.startswith(".")]
+    assert fetched == files(recorded / "wan_diffusers")
+    assert not read_model(folder).missing
 
 
 def test_fetched_checkpoint_is_inspected_and_the_end_says_what_is_next(stand, tmp_path):

@@ -26,7 +26,7 @@ RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT, W8A8 = "exact", "w8a8"
 PRECISIONS = (EXACT, "fp8", "int8", "int4", W8A8, "w8a8-int4")
-RESIDENT, VISION = "none", "vision"
+RESIDENT, VISION, TEXT = "none", "vision", "text"
 MOST_SEATS = 64
 """Most chunks that are denoised at once."""
 NO_PARTITION = "none"
@@ -108,9 +108,9 @@ class Split:
 
 
 def offload_share(offload: str) -> float:
-    """The share of the vision towers' layers that an offload option streams: 0 for "none", 1 for "vision",
-    SHARE for "vision:SHARE". Raises ValueError for anything else."""
-    if offload == RESIDENT:
+    """The share of the vision towers' layers that an offload option streams: 0 for "none" and "text", 1 for
+    "vision", SHARE for "vision:SHARE". Raises ValueError for anything else."""
+    if offload in (RESIDENT, TEXT):
         return 0.0
     tower, colon, number = offload.partition(":")
     try:
@@ -119,8 +119,8 @@ def offload_share(offload: str) -> float:
         share = 0.0
     if tower != VISION or not 0 < share <= 1:
         raise ValueError(
-            f"offload is '{offload}'; use {RESIDENT}, {VISION}, or {VISION} with a share of its layers, "
-            f"above 0 and up to 1, such as {VISION}:0.25."
+            f"offload is '{offload}'; use {RESIDENT}, {TEXT}, {VISION}, or {VISION} with a share of its "
+            f"layers, above 0 and up to 1, such as {VISION}:0.25."
         )
     return share
 
@@ -181,7 +181,7 @@ class EngineConfig:
         RESIDENT,
         "Vision layers of the fast stages whose weights stay in host memory and are copied to the GPU in "
         "every frame: none, vision (all) or vision:0.25 (a share). Actions are the same; the log says what "
-        "it saves and costs (docs/lab/offload.md).",
+        "it saves and costs (docs/lab/offload.md). text: a text encoder, copied once an instruction.",
     )
     steps: int = option(
         10, "Steps of flow matching per chunk.", minimum=1, in_nodes={"maximum": 64}, former="denoise_steps"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 
-from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, EngineConfig, offload_share
+from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, TEXT, EngineConfig, offload_share
 from vla_accel_ros.engine.stages.dropping import called
 from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.few_bits import given_as
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
-from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE
+from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE, TEXT_ENCODE
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policies import AnyPolicy
@@ -59,6 +59,10 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             "another engine; take keep_exact false and that precision, or load it again."
         )
     offload.check(offload_share(config.offload), config.fast, device)
+    if config.offload == TEXT and not any(micro.stage == TEXT_ENCODE for micro in policy.chain.of_frame):
+        raise ValueError(
+            f"offload is {TEXT}, but a {kind} policy has no text encoder of its own; use {RESIDENT}."
+        )
     if config.prefill_groups > 1:
         _check_groups(policy, config)
     if config.text_groups > 1:

@@ -1,7 +1,7 @@
 """What is computed: networks in plain torch, their checkpoints, pre- and post-processing.
 
 Each family has a folder: pi/ (pi0 and pi0.5), pi_fast/, openvla/, openvla_oft/, smolvla/, groot/, xvla/,
-mimic_video/.
+fastwam/, mimic_video/.
 Shared: layers/ (decoder stacks and image towers), flow/ (sampling and guidance of flow matching), text/
 (tokenizers and decoding), processing/ (pixels and statistics), checkpoints/ (reading and writing weights).
 micro_requests: what a family declares. policies: the interface of every policy. policy: that of pi0 and

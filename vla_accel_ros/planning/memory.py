@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.fastwam.config import FastWAMConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -103,6 +104,12 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
         return slots * (sizes.prefix_rows + sizes.prompts) * sizes.width * 2
     if isinstance(sizes, MimicVideoConfig):  # features of the video
         return slots * sizes.settings.rows * sizes.video.width * 2
+    if isinstance(
+        sizes, FastWAMConfig
+    ):  # of frames, and of words in both transformers: an instruction a slot
+        rows = sizes.depth * (sizes.image_tokens + min(sizes.state_dim, 1))
+        rows += (2 * sizes.depth - 1) * sizes.max_prompt
+        return slots * rows * 2 * sizes.heads * sizes.head_dim * 2
     g = sizes.prefix
     if isinstance(sizes, OpenVLAOFTConfig):  # image tokens alone
         return slots * 2 * len(sizes.image_names) * sizes.dino.tokens * g.width
@@ -234,6 +241,13 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
     if isinstance(sizes, MimicVideoConfig):  # keys and values of a chunk, and a block's temporaries
         v, d, rows = sizes.video, sizes.decoder, sizes.settings.rows
         return 2 * rows * (2 * d.depth * d.heads * d.head_dim + 10 * v.width + v.mlp)
+    if isinstance(sizes, FastWAMConfig):  # a layer's temporaries, and those of the picture's first level
+        widest, tokens = (
+            max(sizes.video.mlp, 4 * sizes.heads * sizes.head_dim),
+            sizes.image_tokens + sizes.max_prompt,
+        )
+        places = sizes.image_height * sizes.image_width // sizes.vae.patch**2
+        return 2 * tokens * (8 * sizes.video.width + 3 * widest) + 2 * places * 6 * sizes.vae.width
     if isinstance(sizes, XVLAConfig):  # a step's temporaries, and those of the first stage of the images
         rows = sizes.horizon + sizes.prefix_rows + sizes.prompts
         places = work.views * (sizes.image_size // 4) ** 2

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.fastwam.config import FastWAMConfig
+from vla_accel_ros.models.fastwam.model import FastWAM
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
@@ -39,6 +41,8 @@ def network(sizes: Sizes) -> Any:
             return Groot(sizes).to(torch.bfloat16)
         if isinstance(sizes, MimicVideoConfig):
             return MimicVideo(sizes).to(torch.bfloat16)
+        if isinstance(sizes, FastWAMConfig):
+            return FastWAM(sizes).to(torch.bfloat16).requires_grad_(False).fold()
         if isinstance(sizes, XVLAConfig):
             return XVLA(sizes).to(torch.bfloat16)
         return SmolVLA(sizes).set_precision(torch.bfloat16)

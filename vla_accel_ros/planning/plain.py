@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from vla_accel_ros.models.fastwam.config import FastWAMConfig
+from vla_accel_ros.models.fastwam.model import FastWAM
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.layers.gemma import KV
@@ -23,11 +25,14 @@ from vla_accel_ros.planning.work import Work
 
 
 def calls(model: Any, sizes: Any, work: Work) -> dict[str, tuple[Call, ...]]:
-    """Return the operations of encode, prefill and one step of denoise, or forward, for one robot."""
+    """Return the operations of encode, prefill and one step of denoise, or forward, for one robot; of words
+    if they are encoded by themselves."""
     if isinstance(sizes, OpenVLAOFTConfig):
         stages = _openvla_oft(model, sizes, work)
     elif isinstance(sizes, MimicVideoConfig):
         stages = _mimic_video(model, sizes, work)
+    elif isinstance(sizes, FastWAMConfig):
+        stages = _fastwam(model, sizes, work)
     else:
         stages = _xvla(model, sizes, work) if isinstance(sizes, XVLAConfig) else _groot(model, sizes, work)
     return {name: trace(model, run) for name, run in stages.items()}
@@ -76,6 +81,30 @@ def _mimic_video(model: MimicVideo, sizes: MimicVideoConfig, work: Work) -> dict
         model.decoder(x, torch.empty(1), torch.empty(1), state, context)
 
     return {"encode": encode, "prefill": prefill, "denoise": denoise}
+
+
+def _fastwam(model: FastWAM, sizes: FastWAMConfig, work: Work) -> dict[str, Callable[[], object]]:
+    """All cameras are one picture, so work.views is not used. Words are encoded once an instruction."""
+    half = partial(torch.empty, dtype=torch.bfloat16)
+    micros = sizes.chain.micro_requests
+    leaves = {leaf.name: leaf.shape for micro in micros for leaf in micro.leaves}
+
+    def text_encode() -> None:
+        model.texts(torch.zeros(work.prompt, dtype=torch.int64))
+
+    def encode() -> None:
+        model.vae(torch.empty(1, 3, sizes.image_height, sizes.image_width))
+
+    def prefill() -> None:
+        state = torch.empty(sizes.state_dim) if sizes.state_dim else None
+        model.prefix(torch.empty(leaves["latents"]), half(leaves["video_text"]), state)
+
+    def denoise() -> None:
+        x = torch.empty(1, work.chunk or sizes.horizon, sizes.action_dim)
+        kept = (half(1, *leaves[name]) for name in ("action_text", "video", "joints"))
+        model.velocity(x, torch.empty(1), *kept)
+
+    return {"text_encode": text_encode, "encode": encode, "prefill": prefill, "denoise": denoise}
 
 
 def _openvla_oft(model: OpenVLAOFT, sizes: OpenVLAOFTConfig, work: Work) -> dict[str, Callable[[], object]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
+from vla_accel_ros.models.fastwam.config import FASTWAM, FastWAMConfig
 from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
@@ -30,9 +31,11 @@ MODELS: dict[str, Sizes] = {
     "xvla": XVLA,
     KIND: MIMIC_VIDEO,
     "openvla_oft": OPENVLA_OFT_LIBERO,
+    "fastwam": FASTWAM,
 }
 """The published sizes of each family."""
 _READ: dict[str, Callable[[Any], Sizes]] = {
+    "fastwam": FastWAMConfig.from_json,
     "openvla": OpenVLAConfig.from_json,
     "openvla_oft": OpenVLAOFTConfig.from_json,
     "smolvla": SmolVLAConfig.from_json,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.fastwam.config import FastWAMConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -14,13 +15,13 @@ from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.operations import Op
 
-PlainSizes = GrootConfig | MimicVideoConfig | XVLAConfig | OpenVLAOFTConfig
+PlainSizes = GrootConfig | MimicVideoConfig | XVLAConfig | OpenVLAOFTConfig | FastWAMConfig
 """Of families without stages of kernels."""
 Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
 ACTION_TOKENS = 7
 """Tokens of an action of OpenVLA."""
 
-STAGES = ("encode", "prefill", "denoise", "decode", "forward")
+STAGES = ("encode", "prefill", "denoise", "decode", "forward", "text_encode")
 Stages = Mapping[str, tuple[Op, ...]]
 """The operations of each of STAGES that a family has. decode: of one token."""
 
@@ -117,6 +118,7 @@ LACKING: Mapping[type, tuple[str, ...]] = {
     MimicVideoConfig: ENGINE_PRECISIONS[1:],
     XVLAConfig: ENGINE_PRECISIONS[1:],
     OpenVLAOFTConfig: ENGINE_PRECISIONS[1:],
+    FastWAMConfig: ENGINE_PRECISIONS[1:],
 }
 """The engine's precisions that a family lacks (engine.options)."""
 

@@ -74,8 +74,8 @@ def _complete(folder: Path, source: str) -> bool:
     return all((folder / f).is_file() and (folder / f).stat().st_size == n for f, n in mark["files"].items())
 
 
-def _from_hub(source: str, folder: Path) -> list[str]:
-    """Download a repository's files; return their names."""
+def _from_hub(source: str, folder: Path, below: tuple[str, ...] = ("",)) -> list[str]:
+    """Download a repository's files whose names begin with one of `below`; return their names."""
     try:
         from huggingface_hub import HfApi, errors, hf_hub_download
     except ImportError as error:
@@ -85,7 +85,7 @@ def _from_hub(source: str, folder: Path) -> list[str]:
     try:
         info = HfApi().model_info(name, revision=revision or None, timeout=_TIMEOUT_S)
         published = [each.rfilename for each in info.siblings or ()]
-        files = list(filter(_is_wanted, published))
+        files = [file for file in published if _is_wanted(file) and file.startswith(below)]
         for file in files:
             hf_hub_download(name, file, revision=info.sha, local_dir=folder)
     except errors.GatedRepoError as error:
@@ -170,8 +170,9 @@ def _open(path: str) -> Any:
 
 
 def _tokenizer(folder: Path) -> list[str]:
-    """Fetch the tokenizer that a family's programs do not save with it, and of GR00T its backbone's other
-    small files; return their names, if they were not there."""
+    """Fetch the tokenizer that a family's programs do not save with it, of GR00T its backbone's other small
+    files, and of Fast-WAM the parts of Wan; return their names, if they were not there."""
+    from vla_accel_ros.models.fastwam.checkpoint import SHORT, WAN
     from vla_accel_ros.models.groot.assets import BACKBONE, EAGLE, small_files
     from vla_accel_ros.models.text.tokenizer import PLACES
 
@@ -181,6 +182,9 @@ def _tokenizer(folder: Path) -> list[str]:
         return []
     config = folder / "config.json"
     fields = json.loads(config.read_text()) if config.is_file() else {}
+    if fields.get("type") == "fastwam":
+        parts = _from_hub(WAN, folder / SHORT, ("vae/", "text_encoder/", "tokenizer/"))
+        return [f"{SHORT}/{file}" for file in parts]
     model, place, wanted = small_files(fields) or (fields.get("vlm_model_name"), ".", ("tokenizer.json",))
     if not model:
         return _from_storage(TOKENIZER, folder)

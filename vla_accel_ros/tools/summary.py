@@ -12,6 +12,7 @@ import numpy as np
 from vla_accel_ros.models.checkpoints.conversion import provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
+from vla_accel_ros.models.fastwam.config import FastWAMConfig
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -56,6 +57,13 @@ def summary(description: Description) -> str:
         line("vision", f"DaViT of {config.image_size} pixels, {config.image_tokens} tokens a view")
         line("language", f"BART, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
         line("actions by", f"{config.width} x {config.depth} layers over all rows, flow matching")
+    elif isinstance(config, FastWAMConfig):
+        line(
+            "vision",
+            f"{config.video.width} x {config.depth} layers, {config.image_tokens} tokens of one picture",
+        )
+        line("language", f"UMT5, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
+        line("actions by", f"{config.action.width} x {config.depth} layers, flow matching")
     elif isinstance(config, PiFastConfig):
         line("vision", _vision(config.vision))
         line("language", f"{_stack(config.prefix)}, {config.vocab} tokens")

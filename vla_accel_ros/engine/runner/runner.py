@@ -23,6 +23,7 @@ from vla_accel_ros.engine.config import (
     ALL_APART,
     AUTO,
     SEQUENTIAL,
+    TEXT,
     EngineConfig,
     offload_share,
 )
@@ -84,6 +85,8 @@ class ModelRunner:
         most = self.robots.most_tokens
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
+        if config.offload == TEXT:
+            policy.model.text_encoder.cpu()
         kernels = config.fast and has_kernels(policy)
         self.int8 = _int8(policy, config)
         if not config.keep_exact:

@@ -145,7 +145,8 @@ def find_format(contents: Contents) -> Format:
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))
     pickled = [name for name in files if Path(name).suffix in PICKLED]
     inner = _newest_within(contents.folder)
-    families = ("pi0", "pi0.5", "pi0-FAST", "OpenVLA", "OpenVLA-OFT", "GR00T", "X-VLA", "mimic-video", *added)
+    newer = ("GR00T", "X-VLA", "Fast-WAM", "mimic-video", *added)
+    families = ("pi0", "pi0.5", "pi0-FAST", "OpenVLA", "OpenVLA-OFT", *newer)
     mend = f"give the folder of a {', '.join(families)} or SmolVLA"
     if inner:
         mend = f"give {inner}"

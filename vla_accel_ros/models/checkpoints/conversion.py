@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +42,7 @@ SMALL = (
     "backbone/*",
     "dataset_statistics.json",
     "dataset_statistics/*.json",
+    "dataset_stats.json",
     "eagle_assets/*",
     "embodiment_id.json",
     "paligemma_tokenizer.model",
@@ -55,6 +57,7 @@ SMALL = (
     "train_config.json",
 )
 """Files that some format reads besides config.json and the weights; the processors may name further ones."""
+TOKENIZER = ("tokenizer*", "tokenizer/*")
 STATISTICS = ("policy_preprocessor.json", "dataset_statistics.json", "assets/**/norm_stats.json")
 """Those of them with the statistics of a training."""
 
@@ -100,6 +103,8 @@ def convert(
         if description.unknown:
             raise ask(contents.folder, description.unknown)
         weights = family.weights(contents)
+        if weights.beside is not None:
+            hashes |= _copy_small(weights.beside, partial, TOKENIZER)
         layout = {name: (stored.dtype, stored.shape) for name, stored in weights.stored.items()}
         values, fused = _finite(weights.values, source), {} if plain else _fusible(weights)
         digest = write_safetensors(partial / SINGLE, layout, values, progress=progress, fused=fused)
@@ -198,10 +203,12 @@ def _finite(values: Iterator[tuple[str, Tensor]], source: str | Path) -> Iterato
         yield name, value
 
 
-def _copy_small(source: Path, target: Path) -> dict[str, str]:
+def _copy_small(source: Path, target: Path, patterns: Sequence[str] = SMALL) -> dict[str, str]:
     """Copy the small files; return the SHA-256 of each, and of config.json."""
     named = {state for file in source.glob("policy_*processor.json") for state in _named(read_json(file))}
-    files = {path for pattern in SMALL for path in source.glob(pattern)} | {source / name for name in named}
+    files = {path for pattern in patterns for path in source.glob(pattern)} | {
+        source / name for name in named
+    }
     hashes = {"config.json": sha256(source / "config.json")} if (source / "config.json").is_file() else {}
     for path in sorted(files):
         if path.is_file() and path.suffix not in PICKLED:
@@ -220,10 +227,10 @@ def _named(processors: Mapping[str, Any]) -> list[str]:
 
 
 def _weight_files(contents: Contents, stored: Mapping[str, Stored]) -> list[str]:
-    """Return the files that hold the weights, relative to the folder."""
-    files = {entry.file for entry in (contents.tensors or stored).values()}
+    """Return the files that hold the weights, relative to the folder, which some may be beside."""
+    files = {entry.file for entry in (*contents.tensors.values(), *stored.values())}
     whole = {path for file in files for path in ([file] if file.is_file() else file.rglob("*"))}
-    return sorted(path.relative_to(contents.folder).as_posix() for path in whole if path.is_file())
+    return sorted(Path(os.path.relpath(path, contents.folder)).as_posix() for path in whole if path.is_file())
 
 
 def _version() -> str:

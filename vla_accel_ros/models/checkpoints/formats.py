@@ -92,11 +92,12 @@ class Contents:
 class Weights(NamedTuple):
     """What a model of ours takes from a folder, as stored. stored: by the names that `vla convert` gives
     the tensors. values: read lazily. fused: the parameters that the engine reads as one tensor, see
-    models.layers.fused."""
+    models.layers.fused. beside: a further folder whose tokenizer belongs to it."""
 
     stored: Mapping[str, Stored]
     values: Iterator[tuple[str, Tensor]]
     fused: Mapping[str, tuple[str, ...]] = {}
+    beside: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Tensors of a file that torch.save wrote, read as data: nothing in it is imported or called.
 
 Such a file is an archive with one member per storage, uncompressed, and a pickle that says which tensor lies
-where. A pickle is a program. Here its opcodes are followed by a reader that knows dictionaries of tensors and
-nothing else, and refuses any other.
+where. A pickle is a program. Here its opcodes are followed by a reader that knows dictionaries of tensors,
+also one in another, what TRAINING names, and nothing else: it refuses any other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ STORAGES = {
     "torch LongStorage": ("I64", torch.int64),
     "torch ByteStorage": ("U8", torch.uint8),
 }
+TRAINING, DTYPES = ("step", "torch_dtype"), ("torch float32", "torch bfloat16", "torch float16")
+"""Entries beside dictionaries of tensors that concern a training, and values of the second."""
 REBUILD, ORDERED = "torch._utils _rebuild_tensor_v2", "collections OrderedDict"
 _VALUES = ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1")
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -105,6 +107,14 @@ class TorchFile:
 
     def _read(self, pickle: bytes) -> dict[str, Saved]:
         content = _Reader().read(pickle)
+        parts = content if isinstance(content, dict) else {"": content}
+        if any(isinstance(part, dict) for part in parts.values()):
+            content = {
+                f"{part}.{name}": value
+                for part, inner in parts.items()
+                for name, value in (inner if isinstance(inner, dict) else {"": inner}).items()
+                if part not in TRAINING
+            }
         if not isinstance(content, dict) or not all(isinstance(value, Saved) for value in content.values()):
             raise ValueError("it is no dictionary of tensors")
         return content
@@ -157,7 +167,7 @@ class _Reader:
             self._memo[len(self._memo)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
             stack.append(self._memo[argument])
-        elif name == "GLOBAL" and argument in (REBUILD, ORDERED, *STORAGES):
+        elif name == "GLOBAL" and argument in (REBUILD, ORDERED, *STORAGES, *DTYPES):
             stack.append(argument)
         elif name == "BINPERSID":
             kind, storage, member, _, _ = stack.pop()

@@ -20,7 +20,7 @@ import torch
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.findings import WARNING, refuse
 from vla_accel_ros.contract.model_check import judge, read_model
-from vla_accel_ros.engine.config import EXACT, RESIDENT, EngineConfig
+from vla_accel_ros.engine.config import EXACT, RESIDENT, TEXT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.goals import before_loading, described, toward_goal, with_slots
 from vla_accel_ros.engine.options import has_stages
@@ -84,7 +84,7 @@ class Load:
         if (
             "fast" not in config.given
         ):  # only fast stages have fewer bits and offload: the engine refuses if none
-            fast = has_stages(policy) or config.precision != EXACT or config.offload != RESIDENT
+            fast = has_stages(policy) or config.precision != EXACT or config.offload not in (RESIDENT, TEXT)
             config = config.but(fast=fast)
         config = toward_goal(policy, config.but(step_dt_s=contract.chunk.step_dt_s))
         engine = Engine(policy, with_slots(policy, config))
