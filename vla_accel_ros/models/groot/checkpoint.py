@@ -121,7 +121,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         replace(config, image_names=settings.cameras),
         contents.tensors,
         _ends(units.state),
-        _ends(units.actions),
+        _ends(units.actions, units.gripper),
         "to -1..1 between the range in training" + (", cut to it" if units.actions.clips else ""),
         relative=relative,
         other_actions=f"{', '.join(units.poses)}: pose of a hand" if units.poses else "",
@@ -171,12 +171,15 @@ def _tokenizer(assets: Assets, config: GrootConfig, folder: Path) -> JsonTokeniz
     return tokenizer
 
 
-def _ends(trained: Range) -> np.ndarray:
-    """float64 [2, D]: the range in training, over all steps of a chunk."""
+def _ends(trained: Range, gripper: int | None = None) -> np.ndarray:
+    """float64 [2, D]: the range in training, over all steps of a chunk; of a LIBERO's gripper -1 and 1."""
     if not trained.size:
         return NOTHING
     low, high = (np.atleast_2d(end).astype(np.float64) for end in (trained.low, trained.high))
-    return np.stack((low.min(axis=0), high.max(axis=0)))
+    ends = np.stack((low.min(axis=0), high.max(axis=0)))
+    if gripper is not None:
+        ends[:, gripper] = -1.0, 1.0
+    return ends
 
 
 FORMAT = Format("GR00T", holds, describe, load, weights)
