@@ -38,7 +38,11 @@ class Rows:
     def __init__(self, layout: Layout, limits: JointLimits, whole: bool = False) -> None:
         self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
         place = {name: column for column, name in enumerate(layout.names)}
-        self._hands = [(h, arm, [place[name] for name in h.columns]) for h, arm in layout.hands]
+        self._hands = [
+            (hand, arm, [place[name] for name in hand.columns])
+            for hand, arm in layout.hands
+            if not hand.beside
+        ]
         plain = [(place[name], i) for i, name in enumerate(layout.joints) if name in place]
         self._plain = [(i, k) for i, k in plain if layout.joints[k] not in layout.velocities]
         self._velocities = [(i, k) for i, k in plain if layout.joints[k] in layout.velocities]

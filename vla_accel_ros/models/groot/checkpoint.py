@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -35,10 +35,15 @@ from vla_accel_ros.models.groot.model import ROOTS, Groot, stored_names
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.prompt import check_tokenizer
 from vla_accel_ros.models.groot.sizes import infer_groot
-from vla_accel_ros.models.groot.units import Range
+from vla_accel_ros.models.groot.units import POSE, Range, Units
 from vla_accel_ros.models.processing.conventions import LEROBOT as CONVENTIONS
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_qwen_tokenizer
+
+POSES = {"rotation": "rot6d_rows", "state": "rot6d_rows", "relative_to": "absolute"}
+"""What a contract says of hands' poses, which a policy gives as they are."""
+MOST_FINGERS = 2
+"""More numbers beside the pose of a hand are the joints of its arm."""
 
 
 def holds(contents: Contents) -> bool:
@@ -124,11 +129,24 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         _ends(units.actions, units.gripper),
         "to -1..1 between the range in training" + (", cut to it" if units.actions.clips else ""),
         relative=relative,
+        groups=_groups(units),
         other_actions=f"{', '.join(units.poses)}: pose of a hand" if units.poses else "",
         statistics=settings.tags,
         notes=tuple(notes),
         missing=tuple(missing.sentences),
     )
+
+
+def _groups(units: Units) -> tuple[Group, ...]:
+    """For a contract of hands; none without them, or if poses stand among the joints of their arms."""
+    poses = [size for name, size in units.groups if name in units.poses]
+    others = sum(size for _, size in units.groups) - sum(poses)
+    beside = {"beside": "true"} if others > MOST_FINGERS * len(poses) else {}
+    in_front = {name for name, _ in units.groups[: len(poses)]} == {*units.poses}
+    if set(poses) != {POSE} or (beside and not in_front):
+        return ()
+    keys = {**POSES, **beside}
+    return tuple(Group(name, size, keys if name in units.poses else {}) for name, size in units.groups)
 
 
 def weights(contents: Contents) -> Weights:

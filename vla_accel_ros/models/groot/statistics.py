@@ -42,7 +42,7 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     configs = part(modality, "action.action_configs") or [{}] * len(names)
     if not isinstance(configs, list) or len(configs) != len(names):
         raise ValueError(f"{where}.action.action_configs must describe {list(names)}, one by one.")
-    ranges, relatives, poses, start, gripper = [], [], [], 0, None
+    ranges, relatives, poses, groups, start, gripper = [], [], [], list[tuple[str, int]](), 0, None
     for name, config in zip(names, configs, strict=True):
         rep, kind, form = (str(part(config, key, "")).lower() for key in ("rep", "type", "format"))
         relative, pose = rep == "relative" and bool(fields.get("use_relative_action")), kind == "eef"
@@ -57,6 +57,7 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
             )
         relatives += [Relative(name, start, size, starts[origin], pose)] if relative else []
         poses += [name] if pose else []
+        groups.append((name, size))
         gripper = start if (name, size) == ("gripper", 1) else gripper
         start += size
     if fields.get(TRANSFORM) != LIBERO:
@@ -68,8 +69,16 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     steps = steps_of(modality)
     lows, highs = (_by_step([group[end] for group in ranges], steps, where) for end in (0, 1))
     low, high = (np.concatenate([group[end] for group in states]) for end in (0, 1))
-    state = Range(low, high, clips=bool(fields.get("clip_outliers", True)))
-    return Units(state, Range(lows, highs, clips=True), tuple(relatives), steps, tuple(poses), gripper)
+    alike = groups == [(name, state[0].shape[-1]) for name, state in zip(starts, states, strict=True)]
+    return Units(
+        Range(low, high, clips=bool(fields.get("clip_outliers", True))),
+        Range(lows, highs, clips=True),
+        tuple(relatives),
+        steps,
+        tuple(groups) if alike else (),
+        tuple(poses),
+        gripper,
+    )
 
 
 def _range(

@@ -64,13 +64,15 @@ class Relative:
 class Units:
     """state, actions: their ranges in training; size 0 = unknown, numbers pass as they are. relatives:
     groups of actions that are relative to the state. steps: rows of a chunk that are meant for this
-    embodiment. poses: names of the groups that are a hand's pose. gripper: the action from 0 to 1 of which
-    LIBERO's command is made, -1 above a half (open) and 1 below."""
+    embodiment. groups: of states and actions alike, name and size. poses: names of those that are a hand's
+    pose. gripper: the action from 0 to 1 of which LIBERO's command is made, -1 above a half (open) and 1
+    below."""
 
     state: Range
     actions: Range
     relatives: tuple[Relative, ...] = ()
     steps: int | None = None
+    groups: tuple[tuple[str, int], ...] = ()
     poses: tuple[str, ...] = ()
     gripper: int | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -46,6 +46,13 @@ MOST_ALPHA = 16
 """Adapters of rank r were trained with the factor min(r, MOST_ALPHA) / r."""
 PARALLEL = "module."
 """Prefix of the names in files of a training on several GPUs."""
+
+
+HANDS = {
+    (8, 7): (Group("hand", 6, {"preset": "libero"}), Group("gripper", 1, pair=True)),
+    (7, 7): (Group("hand", 6, {"preset": "bridge"}), Group("gripper", 1)),
+}
+"""What its data sets have, by the sizes of states and actions: LIBERO's, and Bridge's."""
 
 
 def holds(contents: Contents) -> bool:
@@ -223,6 +230,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         actions=_range(actions),
         normalisation="quantiles 1 and 99 %" if hand else "least and greatest",
         twist=hand,
+        groups=HANDS.get((config.state_dim, config.action_dim), ()) if hand else (),
         statistics=statistics_names(folder),
         notes=("pictures are decoded otherwise than in training, by up to 7 levels of 255",),
         assumed=assumed,

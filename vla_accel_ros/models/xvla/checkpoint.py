@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
@@ -60,6 +60,15 @@ MICROSOFTS = (
 SHARED = "vlm.language_model.shared.weight"
 """Another name of the token embedding."""
 UNUSED = re.compile(r"^vlm\.language_model\.(final_logits_bias|lm_head\.|decoder\.)|^vlm\.lm_head\.")
+
+
+EE6D = ("ee6d", "agibot_ee6d")
+HANDS = tuple(
+    group
+    for number in (1, 2)
+    for group in (Group(f"hand_{number}", 9, {"preset": "xvla"}), Group(f"gripper_{number}", 1))
+)
+"""Two hands with a gripper each; a robot with one has the first."""
 
 
 def holds(contents: Contents) -> bool:
@@ -187,7 +196,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     domain = missing.read(read_domain, folder, config, default=None)
     notes = [f"acts as domain {domain} of {config.domains}, with actions {config.action_mode}"]
     notes += delay_notes(contents, config.horizon, missing)
-    return lerobot_description(contents, config, state, actions, missing, notes, statistics)
+    described = lerobot_description(contents, config, state, actions, missing, notes, statistics)
+    return replace(described, groups=HANDS if config.action_mode in EE6D else ())
 
 
 def weights(contents: Contents) -> Weights:
