@@ -43,6 +43,7 @@ SMALL = (
     "dataset_statistics/*.json",
     "eagle_assets/*",
     "embodiment_id.json",
+    "fast_tokenizer/*",
     "paligemma_tokenizer.model",
     "policy_*.json",
     "policy_*.safetensors",

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from vla_accel_ros.models.config import (
+    TRAINED_AS,
     GemmaConfig,
     VisionConfig,
     check_image_names,
@@ -30,7 +31,9 @@ class PiFastConfig:
 
     action_dim: channels of an action as the robot has them. state_dim: of the state. horizon: actions in a
     chunk. max_action_tokens: most tokens of a chunk. max_prompt: most language tokens in a prompt.
-    image_names: the cameras in prefix order.
+    image_names: the cameras in prefix order. openpi: whether it was trained by openpi, whose prompt has small
+    letters and no id at its end, where cameras that are absent are black pictures, the head is the token
+    embedding, and generated tokens leave out one position.
     """
 
     vision: VisionConfig
@@ -43,6 +46,7 @@ class PiFastConfig:
     max_prompt: int
     image_names: tuple[str, ...]
     kind: str = "pi0_fast"
+    openpi: bool = False
 
     def __post_init__(self) -> None:
         if self.kind != "pi0_fast":
@@ -81,7 +85,11 @@ class PiFastConfig:
     @classmethod
     def from_json(cls, data: Any) -> PiFastConfig:
         """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        if isinstance(data, dict):
+            data = {"openpi": False, **{name: value for name, value in data.items() if name != TRAINED_AS}}
         fields = read_fields(cls, data, "config")
+        if not isinstance(fields["openpi"], bool):
+            raise ValueError(f"config.openpi is {fields['openpi']!r}; write true or false.")
         vision = VisionConfig(**read_fields(VisionConfig, fields["vision"], "config.vision"))
         prefix = GemmaConfig(**read_fields(GemmaConfig, fields["prefix"], "config.prefix"))
         names = read_names(fields["image_names"])
