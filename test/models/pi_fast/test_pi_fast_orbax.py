@@ -192,6 +192,7 @@ def test_missing_tokenizer_of_actions_is_asked_for(folder: Path) -> None:
     shutil.rmtree(folder / "fast_tokenizer")
     with pytest.raises(ValueError, match="fast_tokenizer"):
         load(folder)
+    assert "fast_tokenizer" in str(describe(folder, trained_as=SETTINGS).missing)
 
 
 def test_text_that_is_no_chunk_is_refused_in_the_engine(folder: Path) -> None:
