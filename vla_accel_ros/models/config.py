@@ -7,12 +7,14 @@ JSON form is stored in the checkpoint's `config.json` under the key `vla_accel_r
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
+
+_Part = TypeVar("_Part")
 
 
 def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
@@ -100,6 +102,53 @@ def read_names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
         raise ValueError(f"config.image_names is {value!r}; it must be a list of names.")
     return tuple(value)
+
+
+def whole_numbers(value: Any, where: str) -> tuple[int, ...]:
+    """Return a list of whole numbers from 0 as a tuple. Raises ValueError for anything else."""
+    if not isinstance(value, list | tuple) or not all(
+        type(number) is int and number >= 0 for number in value
+    ):
+        raise ValueError(f"{where} is {value!r}; it must be a list of whole numbers.")
+    return tuple(value)
+
+
+class Sizes:
+    """Of a whole network, a dataclass: its JSON form. ABSENT: values of fields that older folders lack.
+    BESIDE: names that are there, too, and are no sizes."""
+
+    ABSENT: ClassVar[Mapping[str, Any]] = {}
+    BESIDE: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary of numbers, strings and lists."""
+        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls: type[_Sizes], data: Any) -> _Sizes:
+        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        if isinstance(data, dict):
+            data = {**cls.ABSENT, **{name: value for name, value in data.items() if name not in cls.BESIDE}}
+        return _read(cls, data, "config")
+
+
+_Sizes = TypeVar("_Sizes", bound=Sizes)
+
+
+def _read(cls: type[_Part], data: Any, where: str) -> _Part:
+    values, kinds = read_fields(cls, data, where), get_type_hints(cls)
+    for name, value in values.items():
+        kind, place = kinds[name], f"{where}.{name}"
+        if isinstance(kind, type) and is_dataclass(kind):
+            values[name] = _read(kind, value, place)
+        elif kind == tuple[int, ...]:
+            values[name] = whole_numbers(value, place)
+        elif kind == tuple[str, ...]:
+            values[name] = read_names(value)
+        elif kind is bool and not isinstance(value, bool):
+            raise ValueError(f"{place} is {value!r}; write true or false.")
+    return cls(**values)
 
 
 def check_image_names(names: tuple[str, ...]) -> None:
@@ -215,7 +264,7 @@ class T5Config:
 
 
 @dataclass(frozen=True)
-class PiConfig:
+class PiConfig(Sizes):
     """A whole policy network.
 
     kind: "pi0" (the state is a suffix token) or "pi05" (state in the prompt, time modulates the norms).
@@ -235,6 +284,8 @@ class PiConfig:
     horizon: int
     max_prompt: int
     image_names: tuple[str, ...]
+
+    BESIDE: ClassVar[tuple[str, ...]] = (TRAINED_AS,)
 
     def __post_init__(self) -> None:
         if self.kind not in ("pi0", "pi05"):
@@ -267,26 +318,6 @@ class PiConfig:
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix: every camera and the longest prompt."""
         return len(self.image_names) * self.image_tokens + self.max_prompt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> PiConfig:
-        """Inverse of to_json, without TRAINED_AS. Raises ValueError naming missing or unknown fields."""
-        if isinstance(data, dict):
-            data = {name: value for name, value in data.items() if name != TRAINED_AS}
-        data = read_fields(cls, data, "config")
-        return cls(
-            **{
-                **data,
-                "vision": VisionConfig(**read_fields(VisionConfig, data["vision"], "config.vision")),
-                "prefix": GemmaConfig(**read_fields(GemmaConfig, data["prefix"], "config.prefix")),
-                "expert": GemmaConfig(**read_fields(GemmaConfig, data["expert"], "config.expert")),
-                "image_names": read_names(data["image_names"]),
-            }
-        )
 
 
 _SO400M = VisionConfig(width=1152, depth=27, mlp=4304, heads=16, image_size=224, patch=14)

@@ -61,22 +61,15 @@ def load(contents: Contents, options: Options) -> GrootPolicy:
     mask = options.actions(relative, width, str(folder))
 
     def read_weights() -> Groot:
-        return load_groot_model(contents.table, config, assets.root, contents.weights, options)
+        stored = check_groot(contents.table, config, assets.root, contents.weights)
+        with on_meta():
+            network = Groot(config).to(options.dtype)
+        names = {source: name for name, source in stored.items()}
+        return filled(network, contents.table, names, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     identity = Normalizer.identity()
     return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=CONVENTIONS, settings=settings)
-
-
-def load_groot_model(
-    table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path, options: Options
-) -> Groot:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    names = check_groot(table, config, root, where)
-    with on_meta():
-        model = Groot(config).to(options.dtype)
-    return filled(model, table, {stored: name for name, stored in names.items()}, where, options)
 
 
 def check_groot(table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path) -> dict[str, str]:

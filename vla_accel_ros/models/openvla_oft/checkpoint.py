@@ -173,20 +173,13 @@ def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
     mask = options.actions(None, actions.size, str(folder))
 
     def read_weights() -> OpenVLAOFT:
-        return load_model(read_table(contents), config, contents.weights, options)
+        table, where = read_table(contents), contents.weights
+        network = check(table, config, where).to(options.dtype)
+        names = {name: name for name, _ in network.named_parameters()}
+        return filled(network, table, names, where, options, fused_parts(network))
 
     model = options.network(config, str(folder), read_weights)
     return OpenVLAOFTPolicy(model, tokenizer, actions, states, pixels, mask)
-
-
-def load_model(
-    table: Mapping[str, Stored], config: OpenVLAOFTConfig, where: Path, options: Options
-) -> OpenVLAOFT:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    model = check(table, config, where).to(options.dtype)
-    names = {name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options, fused_parts(model))
 
 
 def read_bounds(folder: Path, config: OpenVLAOFTConfig, dataset: str | None) -> tuple[Bounds, Bounds | None]:

@@ -6,6 +6,7 @@ its command line. They are asked for here (`trained_as`), unless the name of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -45,13 +46,12 @@ class OpenVLAOFTConfig(OpenVLAConfig):
 
     KIND: ClassVar[str] = "openvla_oft"
     OR_ZERO: ClassVar[tuple[str, ...]] = ("registers", "state_dim")
+    ABSENT: ClassVar[Mapping[str, Any]] = {"film": False}
 
     def _check_cameras(self) -> None:
         check_image_names(self.image_names)
         if self.bounds not in (QUANTILES, RANGE):
             raise ValueError(f"bounds is '{self.bounds}'; use '{QUANTILES}' or '{RANGE}'.")
-        if not isinstance(self.film, bool):
-            raise ValueError(f"film is {self.film!r}; write true or false.")
 
     @cached_property
     def chain(self) -> Chain:
@@ -65,11 +65,6 @@ class OpenVLAOFTConfig(OpenVLAConfig):
         encode = MicroRequest("encode", ("pixels", *(leaf.name for leaf in film)), (seen,))
         forward = MicroRequest("forward", ("seen", "words", *state), (Leaf("actions"),), kept="chunk")
         return Chain((*modulation, encode, forward))
-
-    @classmethod
-    def from_json(cls, data: Any) -> OpenVLAConfig:
-        """See OpenVLAConfig. Folders of ours from before FiLM was read do not name it."""
-        return super().from_json({"film": False, **data} if isinstance(data, dict) else data)
 
     @property
     def max_tokens(self) -> int:

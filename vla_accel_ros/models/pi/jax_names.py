@@ -179,10 +179,10 @@ def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
     Raises KeyError if an array is missing, ValueError if one has other axes.
     """
     pi05 = "time_mlp_in/kernel" in shapes
-    action_dim, _ = axes(shapes, "action_in_proj/kernel", 2)
+    stacks, (action_dim, _) = jax_stacks(shapes), axes(shapes, "action_in_proj/kernel", 2)
     return PiConfig(
         kind="pi05" if pi05 else "pi0",
-        **jax_stacks(shapes),
+        **stacks,
         expert=_gemma(shapes, "_1"),
         action_dim=action_dim,
         state_dim=action_dim if pi05 else axes(shapes, "state_proj/kernel", 2)[0],

@@ -28,7 +28,7 @@ from vla_accel_ros.models.checkpoints.formats import (
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, whole
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import check_training, known_training, openpi_description
 from vla_accel_ros.models.pi.infer_config import PREFIX, VISION, VISION_HEAD_DIM
@@ -74,7 +74,11 @@ def load(contents: Contents, options: Options) -> PiFastPolicy:
     folder, config = contents.folder, read_pi_fast_config(contents)
 
     def read_weights() -> PiFast:
-        return load_pi_fast_model(contents.table, config, contents.weights, options)
+        table, where = contents.table, contents.weights
+        check_pi_fast(table, config, where)
+        network = empty_pi_fast(config).set_precision(options.dtype)
+        names = {ROOT + name: name for name, _ in network.named_parameters()}
+        return filled(network, table, names, where, options, fused_parts(network))
 
     if config.openpi:
         return openpi_policy(contents, config, options, read_weights)
@@ -152,30 +156,23 @@ def check_settings(data: Mapping[str, Any]) -> None:
     check_fields(data, "", FIELDS, FIXED)
 
 
+@tensors_of("the folder that lerobot saved a pi0-FAST in")
 def infer_pi_fast(shapes: Shapes, data: Mapping[str, Any]) -> PiFastConfig:
     """Return the sizes of the checkpoint with these tensors. data: lerobot's config.json. Raises ValueError
     if a tensor is missing or a setting is unknown."""
     check_settings(data)
-    try:
-        head_dim, _ = axes(
-            shapes, f"{ROOT}{PREFIX}layers.0.self_attn.k_proj.weight", 2
-        )  # of its one key head
-        return PiFastConfig(
-            vision=siglip(shapes, ROOT + VISION, VISION_HEAD_DIM),
-            prefix=stack(GemmaConfig, shapes, ROOT + PREFIX, head_dim),
-            vocab=axes(shapes, ROOT + HEAD, 2)[0],
-            action_dim=_channels(data),
-            state_dim=whole(data, "max_state_dim", 32),
-            horizon=whole(data, "n_action_steps"),
-            max_action_tokens=whole(data, "max_decoding_steps", whole(data, "max_action_tokens", 256)),
-            max_prompt=whole(data, "tokenizer_max_length", 200),
-            image_names=lerobot_cameras(data),
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder that lerobot saved a pi0-FAST in."
-        ) from error
+    head_dim, _ = axes(shapes, f"{ROOT}{PREFIX}layers.0.self_attn.k_proj.weight", 2)  # of its one key head
+    return PiFastConfig(
+        vision=siglip(shapes, ROOT + VISION, VISION_HEAD_DIM),
+        prefix=stack(GemmaConfig, shapes, ROOT + PREFIX, head_dim),
+        vocab=axes(shapes, ROOT + HEAD, 2)[0],
+        action_dim=_channels(data),
+        state_dim=whole(data, "max_state_dim", 32),
+        horizon=whole(data, "n_action_steps"),
+        max_action_tokens=whole(data, "max_decoding_steps", whole(data, "max_action_tokens", 256)),
+        max_prompt=whole(data, "tokenizer_max_length", 200),
+        image_names=lerobot_cameras(data),
+    )
 
 
 def _channels(data: Mapping[str, Any]) -> int:
@@ -186,17 +183,6 @@ def _channels(data: Mapping[str, Any]) -> int:
     if not isinstance(shape, list) or len(shape) != 1:
         raise ValueError(f"output_features.action is {action!r}; give its shape [D], the robot's channels.")
     return whole({"shape": shape[0]}, "output_features.action.shape")
-
-
-def load_pi_fast_model(
-    table: Mapping[str, Stored], config: PiFastConfig, where: Path, options: Options
-) -> PiFast:
-    """Return a model of these sizes with the weights of `table`. Raises ValueError listing every tensor that
-    does not fit."""
-    check_pi_fast(table, config, where)
-    model = empty_pi_fast(config).set_precision(options.dtype)
-    names = {ROOT + name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options, fused_parts(model))
 
 
 def empty_pi_fast(config: PiFastConfig) -> PiFast:

@@ -118,7 +118,14 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     delay = trained_delay(contents, config.horizon)
 
     def read_weights() -> XVLA:
-        return load_xvla_model(contents.table, config, contents.weights, options)
+        table, where = contents.table, str(contents.weights)
+        check_xvla(table, config, contents.weights)
+        with on_meta():
+            network = XVLA(config).to(options.dtype)
+        total = sum(stored.bytes for stored in _shaped(table).values())
+        told = options.progress, None, options.layer_loaded
+        fill(network, _values(table), options.device, total, where, *told)
+        return network.requires_grad_(False).eval()
 
     model = options.network(config, str(folder), read_weights)
     return XVLAPolicy(
@@ -144,19 +151,6 @@ def read_domain(folder: Path, config: XVLAConfig) -> int:
         f"{folder / BEFORE} has no step xvla_add_domain_id, which says for which kind of robot the policy "
         "acts; copy the processors of its training."
     )
-
-
-def load_xvla_model(table: Mapping[str, Stored], config: XVLAConfig, where: Path, options: Options) -> XVLA:
-    """Return a model of these sizes with the weights of `table`. Raises ValueError listing every tensor that
-    does not fit."""
-    check_xvla(table, config, where)
-    with on_meta():
-        model = XVLA(config).to(options.dtype)
-    total = sum(stored.bytes for stored in _shaped(table).values())
-    fill(
-        model, _values(table), options.device, total, str(where), options.progress, None, options.layer_loaded
-    )
-    return model.requires_grad_(False).eval()
 
 
 def _values(table: Mapping[str, Stored]) -> Iterator[tuple[str, Tensor]]:
