@@ -17,7 +17,6 @@ KIND, CAMERA = "mimic_video", "workspace_rgb"
 PACE, SHRINK, STAGES, CHANNELS = 4, 8, 4, 16
 """Of the video encoder: frames that become one after the first, pixels on a side that become one, stages, and
 channels of its latents."""
-LISTS = ("vae", "state_hidden", "action_hidden")
 PATCH = 2
 """Latents on a side that become one row."""
 
