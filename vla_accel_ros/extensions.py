@@ -60,6 +60,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     # In the order in which they are tried: formats that name themselves come first.
     MODEL_FAMILIES: {
         "pi0_fast": "vla_accel_ros.models.pi_fast.checkpoint:FORMAT",
+        "pi0_fast_jax": "vla_accel_ros.models.pi_fast.orbax_checkpoint:FORMAT",
         "lerobot": "vla_accel_ros.models.pi.lerobot_checkpoint:FORMAT",
         "groot": "vla_accel_ros.models.groot.checkpoint:FORMAT",
         "smolvla": "vla_accel_ros.models.smolvla.checkpoint:FORMAT",

@@ -30,13 +30,9 @@ FAMILY = "OpenVLA-OFT"
 
 
 def oft_names() -> list[str]:
-    """Every recording in the folder that has no FiLM."""
-    names = []
-    for file in sorted(FOLDER.glob("*/oracle.json")):
-        spec = json.loads(file.read_text())
-        if spec.get("family") == FAMILY and not spec["sizes"]["film"]:
-            names.append(file.parent.name)
-    return names
+    """Every recording in the folder, with FiLM and without."""
+    files = sorted(FOLDER.glob("*/oracle.json"))
+    return [file.parent.name for file in files if json.loads(file.read_text()).get("family") == FAMILY]
 
 
 def sizes_of(spec: dict[str, Any], vocab: int = 32064) -> OpenVLAOFTConfig:
@@ -130,7 +126,8 @@ class OFTOracle:
         """[1, n, W]"""
         size = self.policy.image_size
         pixels = self["pixel_values"][0].view(-1, 6, size, size)
-        return self.policy.encode(pixels.to(self.policy.model.dtype))["seen"][None]
+        film = self.policy.text_encode(self.words()) if self.policy.config.film else {}
+        return self.policy.encode(pixels.to(self.policy.model.dtype), **film)["seen"][None]
 
     def hidden(self) -> Tensor:
         """[1, T, W], after the final norm."""

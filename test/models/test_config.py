@@ -49,7 +49,7 @@ def test_json_names_missing_and_unknown_fields() -> None:
     with pytest.raises(ValueError, match=r"config\.vision .* missing \['width'\], unknown \['colour'\]"):
         PiConfig.from_json(data)
     with pytest.raises(ValueError, match=r"^config must"):
-        PiConfig.from_json([])  # type: ignore[arg-type]
+        PiConfig.from_json([])
 
 
 @pytest.mark.parametrize(

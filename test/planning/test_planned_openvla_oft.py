@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import kv_bytes
 from vla_accel_ros.planning.networks import weight_parts
@@ -14,7 +15,7 @@ from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.planning.stages import operations
 from vla_accel_ros.planning.work import Work, check_work
 
-LIBERO = MODELS["openvla_oft"]
+LIBERO, ALOHA = MODELS["openvla_oft"], MODELS["openvla_oft_aloha"]
 
 
 def test_the_published_network_has_its_parameters() -> None:
@@ -23,10 +24,27 @@ def test_the_published_network_has_its_parameters() -> None:
     assert weight_parts(LIBERO)["all"] / 2e6 == pytest.approx(parts, rel=0.002)
 
 
-@pytest.mark.parametrize(("views", "encode", "forward"), [(1, 369 + 37, 4451), (2, 737 + 73, 7892)])
-def test_stages_have_the_operations_of_the_architecture(views: int, encode: float, forward: float) -> None:
+def test_the_published_network_for_aloha_has_two_matrices_more_in_each_block() -> None:
+    """The head is of 14 numbers, and 23 and 26 blocks are modulated, of widths 1024 and 1152."""
+    film = 2 * 4097 * (23 * 1024 + 26 * 1152)
+    more = film + 4096 * 4096 * 7 + 2 * 4096 * 7 + 4097 * 7 + 6 * 4096
+    parts = (weight_parts(sizes)["all"] / 2 for sizes in (ALOHA, LIBERO))
+    assert next(parts) - next(parts) == more
+
+
+@pytest.mark.parametrize(
+    ("sizes", "views", "encode", "forward"),
+    [
+        (LIBERO, 1, 369 + 37, 4451),
+        (LIBERO, 2, 737 + 73, 7892),
+        (ALOHA, 3, 1106 + 110, 15517 - 32 * 4 * 1145**2 * 4096 / 1e9),
+    ],
+)
+def test_stages_have_the_operations_of_the_architecture(
+    sizes: OpenVLAOFTConfig, views: int, encode: float, forward: float
+) -> None:
     """In GFLOP; plain attention is passes, whose arithmetic is not in the sum."""
-    ops = operations(LIBERO, Work(views, 25))
+    ops = operations(sizes, Work(views, 25))
     assert total_flops(ops["encode"]) / 1e9 == pytest.approx(encode, rel=0.01)
     assert total_flops(ops["forward"]) / 1e9 == pytest.approx(forward, rel=0.03)
     assert {name for name, each in ops.items() if each} == {"encode", "forward"}

@@ -81,6 +81,9 @@ def check_led(file: Fields, contract: Contract) -> None:
         file.refuse(
             "hands", len(contract.hands), f"are too many beside {controller.kind}", "keep one of them"
         )
+    if hand.beside:
+        problem = f"has beside: true, but {controller.kind} leads the hand and no joint"
+        file.refuse("hands", hand.name, problem, "leave beside out, or control its joints")
     if set(arm.joints) != set(controller.joints):
         problem = f"are not those of {hand.name}: {', '.join(arm.joints)}"
         file.refuse(f"controllers[{i}].joints", ", ".join(controller.joints), problem, "name exactly these")

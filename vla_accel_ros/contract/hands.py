@@ -6,7 +6,8 @@
       arm: {preset: libero, base: base_link, tip: tool0, linear: 0.5, angular: 1.5}
 
 A hand takes the place of its first joint in the rows of chunks and, unless `state: joints`, in the state. The
-other joints of `joints`, such as a gripper, stay as they are.
+other joints of `joints`, such as a gripper, stay as they are. With `beside: true` (GR00T's DROID) all joints
+do: the pose is in front of them, and the joints' targets are followed.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def _hand(name: str, fields: Fields) -> Hand:
         rad=fields.number("rad", above=0.0, default=preset.get("rad", 1.0)),
         zero=_three(fields.numbers("zero", 3)) if fields.has("zero") else preset.get("zero", (0.0,) * 3),
         box=_box(fields.child("box")) if fields.has("box") else None,
+        beside=fields.flag("beside") if fields.has("beside") else False,
     )
     fields.close()
     return hand
@@ -136,7 +138,9 @@ class Columns:
         base: Sequence[Joint] = (),
     ) -> None:
         self._hands, self._joints = hands, joints
+        beside = [hand for hand, _ in hands if hand.beside]
         self.rows: list[tuple[str, Joint | None]] = [(name, None) for name in first]
+        self.rows += [(name, None) for hand in beside for name in hand.columns]
         self.rows += [*self._row(moved), *((axis.name, axis) for axis in base)]
         self.state_names = tuple(name for name, *_ in self._state())
         self.plain = all(index is not None and sign == 1.0 for _, index, sign in self._state())
@@ -161,7 +165,7 @@ class Columns:
 
     def _row(self, moved: Sequence[Joint]) -> Iterator[tuple[str, Joint | None]]:
         names = [joint.name for joint in self._joints]
-        owners = {name: hand for hand, arm in self._hands for name in arm.joints}
+        owners = {name: hand for hand, arm in self._hands if not hand.beside for name in arm.joints}
         for joint in self._joints:
             hand = owners.get(joint.name)
             if hand is None:
@@ -172,7 +176,9 @@ class Columns:
 
     def _state(self) -> Iterator[tuple[str, int | None, float]]:
         """Each number: its name, the joint that it is of (None: of a hand), and its sign."""
-        owners = {n: (h, arm) for h, arm in self._hands if h.state_columns for n in arm.joints}
+        posed = [(hand, arm) for hand, arm in self._hands if hand.state_columns]
+        yield from ((name, None, 1.0) for hand, _ in posed if hand.beside for name in hand.state_columns)
+        owners = {name: (hand, arm) for hand, arm in posed if not hand.beside for name in arm.joints}
         for index, joint in enumerate(self._joints):
             if joint.name not in owners:
                 yield joint.name, index, 1.0

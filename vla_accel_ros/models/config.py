@@ -7,13 +7,14 @@ JSON form is stored in the checkpoint's `config.json` under the key `vla_accel_r
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property
-from math import isfinite
-from typing import Any
+from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
+
+_Part = TypeVar("_Part")
 
 
 def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
@@ -103,6 +104,55 @@ def read_names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def whole_numbers(value: Any, where: str) -> tuple[int, ...]:
+    """Return a list of whole numbers from 0 as a tuple. Raises ValueError for anything else."""
+    if not isinstance(value, list | tuple) or not all(
+        type(number) is int and number >= 0 for number in value
+    ):
+        raise ValueError(f"{where} is {value!r}; it must be a list of whole numbers.")
+    return tuple(value)
+
+
+class Sizes:
+    """Of a whole network, a dataclass: its JSON form. ABSENT: values of fields that older folders lack.
+    BESIDE: names that are there, too, and are no sizes."""
+
+    ABSENT: ClassVar[Mapping[str, Any]] = {}
+    BESIDE: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary of numbers, strings and lists."""
+        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls: type[_Sizes], data: Any) -> _Sizes:
+        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
+        if isinstance(data, dict):
+            data = {**cls.ABSENT, **{name: value for name, value in data.items() if name not in cls.BESIDE}}
+        return _read(cls, data, "config")
+
+
+_Sizes = TypeVar("_Sizes", bound=Sizes)
+
+
+def _read(cls: type[_Part], data: Any, where: str) -> _Part:
+    values, kinds = read_fields(cls, data, where), get_type_hints(cls)
+    for name, value in values.items():
+        kind, place = kinds[name], f"{where}.{name}"
+        if isinstance(kind, type) and is_dataclass(kind):
+            values[name] = _read(kind, value, place)
+        elif kind == tuple[int, ...]:
+            values[name] = whole_numbers(value, place)
+        elif kind == tuple[str, ...]:
+            values[name] = read_names(value)
+        elif get_origin(kind) is tuple and isinstance(value, list):
+            values[name] = tuple(value)
+        elif kind is bool and not isinstance(value, bool):
+            raise ValueError(f"{place} is {value!r}; write true or false.")
+    return cls(**values)
+
+
 def check_image_names(names: tuple[str, ...]) -> None:
     """Raise ValueError unless there is at least one camera, and no name twice."""
     if not names or len(set(names)) != len(names):
@@ -185,89 +235,7 @@ class BlocksConfig:
 
 
 @dataclass(frozen=True)
-class T5Config:
-    """A T5 encoder. buckets: distances with a bias of their own, up to max_distance. gated: whether the MLP
-    has a gate. biases: layers that have a table of biases."""
-
-    width: int
-    depth: int
-    heads: int
-    head_dim: int
-    mlp: int
-    vocab: int
-    buckets: int
-    max_distance: int
-    gated: bool
-    biases: int
-    eps: float
-
-    def __post_init__(self) -> None:
-        check_whole(self, "config.text")
-        if self.biases not in (1, self.depth) or not isinstance(self.eps, float) or not 0 < self.eps < 1:
-            raise ValueError(
-                f"config.text: biases is {self.biases} and eps {self.eps!r}; give 1 or {self.depth}, and a "
-                "number between 0 and 1."
-            )
-        if self.buckets % 2 or not 4 <= self.buckets < 4 * self.max_distance:
-            raise ValueError(
-                f"config.text: buckets is {self.buckets} and max_distance {self.max_distance}; give an even "
-                "number of at least 4, and a distance of more than a quarter of it."
-            )
-
-
-@dataclass(frozen=True)
-class VAEConfig:
-    """The encoder of Wan's VAE. multiples: of the width, by level; blocks: in each. temporal: whether a
-    level's shortcut averages two frames. patch: side of a square of pixels that becomes channels. mean, std:
-    of the latents, one for each of their channels."""
-
-    width: int
-    multiples: tuple[int, ...]
-    blocks: int
-    temporal: tuple[bool, ...]
-    patch: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        check_whole(self, "config.vae")
-        if not self.multiples or any(not isinstance(m, int) or not 0 < m < 1024 for m in self.multiples):
-            raise ValueError(f"config.vae.multiples is {self.multiples}; give whole numbers from 1.")
-        if len(self.temporal) != len(self.multiples) - 1:
-            raise ValueError(
-                f"config.vae.temporal {self.temporal} must be one fewer than multiples {self.multiples}."
-            )
-        if len(self.mean) != len(self.std) or not all(map(isfinite, self.mean + self.std)) or 0 in self.std:
-            raise ValueError(
-                f"config.vae: mean has {len(self.mean)} and std {len(self.std)} numbers; they must be as "
-                "many and finite, and no std 0."
-            )
-        for level, (width, outer) in enumerate(zip(self.widths, self.widths[1:])):
-            if width * self.shrinks(level) % outer:
-                raise ValueError(f"config.vae: level {level} cannot average {width} channels to {outer}.")
-
-    @property
-    def channels(self) -> int:
-        """Of the latents."""
-        return len(self.mean)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Before each level, and after the last."""
-        return tuple(self.width * multiple for multiple in (1, *self.multiples))
-
-    @property
-    def stride(self) -> int:
-        """Pixels from one latent to the next."""
-        return self.patch << (len(self.multiples) - 1)
-
-    def shrinks(self, level: int) -> int:
-        """How many places of frames, rows and columns the level's shortcut averages."""
-        return 1 if level == len(self.temporal) else 4 * (1 + self.temporal[level])
-
-
-@dataclass(frozen=True)
-class PiConfig:
+class PiConfig(Sizes):
     """A whole policy network.
 
     kind: "pi0" (the state is a suffix token) or "pi05" (state in the prompt, time modulates the norms).
@@ -287,6 +255,8 @@ class PiConfig:
     horizon: int
     max_prompt: int
     image_names: tuple[str, ...]
+
+    BESIDE: ClassVar[tuple[str, ...]] = (TRAINED_AS,)
 
     def __post_init__(self) -> None:
         if self.kind not in ("pi0", "pi05"):
@@ -319,26 +289,6 @@ class PiConfig:
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix: every camera and the longest prompt."""
         return len(self.image_names) * self.image_tokens + self.max_prompt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> PiConfig:
-        """Inverse of to_json, without TRAINED_AS. Raises ValueError naming missing or unknown fields."""
-        if isinstance(data, dict):
-            data = {name: value for name, value in data.items() if name != TRAINED_AS}
-        data = read_fields(cls, data, "config")
-        return cls(
-            **{
-                **data,
-                "vision": VisionConfig(**read_fields(VisionConfig, data["vision"], "config.vision")),
-                "prefix": GemmaConfig(**read_fields(GemmaConfig, data["prefix"], "config.prefix")),
-                "expert": GemmaConfig(**read_fields(GemmaConfig, data["expert"], "config.expert")),
-                "image_names": read_names(data["image_names"]),
-            }
-        )
 
 
 _SO400M = VisionConfig(width=1152, depth=27, mlp=4304, heads=16, image_size=224, patch=14)

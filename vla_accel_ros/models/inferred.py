@@ -5,13 +5,27 @@ A header may say any shape, so each is checked before an axis of it is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 
 Stack = TypeVar("Stack", bound=GemmaConfig)
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+@contextmanager
+def tensors_of(folder: str) -> Iterator[None]:
+    """Turn the KeyError of a tensor that is not there into a ValueError that asks for `folder`; also a
+    decorator."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(
+            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give "
+            f"{folder}."
+        ) from error
 
 
 def axes(shapes: Shapes, name: str, count: int) -> tuple[int, ...]:

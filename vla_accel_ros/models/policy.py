@@ -115,7 +115,7 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the network is."""
-        return self.model.embed_table.device
+        return self.model.device
 
     @property
     def kv_dtype(self) -> torch.dtype:

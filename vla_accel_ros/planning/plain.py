@@ -112,7 +112,8 @@ def _openvla_oft(model: OpenVLAOFT, sizes: OpenVLAOFTConfig, work: Work) -> dict
     side, half = sizes.dino.image_size, partial(torch.empty, dtype=torch.bfloat16)
 
     def encode() -> None:
-        model.encode(half(work.views, 6, side, side))
+        film = [half(leaf.shape) for micro in sizes.chain.of_frame[:-1] for leaf in micro.leaves]
+        model.encode(half(work.views, 6, side, side), film)
 
     def forward() -> None:
         seen = half(work.views * sizes.dino.tokens, sizes.prefix.width)

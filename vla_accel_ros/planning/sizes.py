@@ -16,7 +16,7 @@ from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfi
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_ALOHA, OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLA, XVLAConfig
 from vla_accel_ros.planning.work import Sizes
@@ -32,6 +32,7 @@ MODELS: dict[str, Sizes] = {
     KIND: MIMIC_VIDEO,
     "openvla_oft": OPENVLA_OFT_LIBERO,
     "fastwam": FASTWAM,
+    "openvla_oft_aloha": OPENVLA_OFT_ALOHA,
 }
 """The published sizes of each family."""
 _READ: dict[str, Callable[[Any], Sizes]] = {

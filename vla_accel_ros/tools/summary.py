@@ -39,7 +39,8 @@ def summary(description: Description) -> str:
         line("vision", f"{_vision(config.dino)} with {config.registers} registers, {_vision(config.siglip)}")
         line("language", _language(config))
         forward = isinstance(config, OpenVLAOFTConfig)
-        line("actions by", "one forward" if forward else f"tokens, {config.bins - 1} values each")
+        film = ", whose words modulate the towers (FiLM)" if getattr(config, "film", False) else ""
+        line("actions by", f"one forward{film}" if forward else f"tokens, {config.bins - 1} values each")
     elif isinstance(config, (PiConfig, SmolVLAConfig)):
         line("vision", _vision(config.vision))
         line("language", _language(config))

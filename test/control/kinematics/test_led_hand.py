@@ -295,6 +295,7 @@ def test_rows_in_another_unit_are_refused(tmp_path):
         ("frame: l0", "frame: world", "controllers[0].frame", "l0"),
         ("[j1, j2, j3, j4, j5, j6], rate", "[j1, j2, j3, j4, j5], rate", "controllers[0].joints", "j6"),
         ("actions: hands", "actions: joints", "controllers[0].kind", "servo_pose"),
+        ("relative_to: absolute", "relative_to: absolute, beside: true", "hands", "beside"),
     ],
 )
 def test_a_controller_that_leads_another_hand_is_refused(tmp_path, old, new, field, value):

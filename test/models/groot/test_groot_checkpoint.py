@@ -250,3 +250,82 @@ def test_statistics_of_a_data_set_stand_in_for_those_of_groups(tmp_path: Path) -
     policy = load(folder)
     assert policy.normalized_state(np.array([1.0, 1.0], np.float32))[:3].tolist() == [1.0, 0.0, 0.0]
     assert policy.actions(torch.zeros(11, 23), np.zeros(2, np.float32)).tolist() == [[2.0, 3.0]] * 9
+
+
+def flat_folder(folder: Path, actions: int, step: dict[str, Any]) -> Path:
+    """As lerobot saves what it trained with a data set's statistics; actions lie between 0 and 1."""
+    from safetensors.torch import save_file
+
+    make_groot_folder(folder, "groot_n1_7", "lerobot")
+    ends = {"min": torch.zeros(actions), "max": torch.ones(actions)}
+    save_file(
+        {f"{name}.{end}": x.clone() for name in ("observation.state", "action") for end, x in ends.items()},
+        folder / "pack.safetensors",
+    )
+
+    def unknown_groups(data: dict[str, Any]) -> None:
+        data["steps"][0]["config"] |= {"raw_stats": None, "modality_config": None, "video_horizon": None}
+        data["steps"][0]["state_file"] = "pack.safetensors"
+
+    edit_json(folder / "policy_preprocessor.json", unknown_groups)
+    unpack = {"env_action_dim": actions, "normalize_min_max": True, "clip_normalized_action": True, **step}
+    last = {"registry_name": "groot_action_unpack_unnormalize_v2", "config": unpack}
+    edit_json(folder / "policy_postprocessor.json", lambda data: data.update(steps=[last]))
+    return folder
+
+
+LIBERO_STEP = {"libero_gripper_action": True, "libero_gripper_binarize": True}
+
+
+@pytest.mark.parametrize("libero", [False, True])
+def test_a_grippers_share_becomes_liberos_command_where_config_json_says_so(
+    tmp_path: Path, libero: bool
+) -> None:
+    """-sign(2 g - 1) of the last number, after it is unnormalised, as lerobot (7427f318) computes it."""
+    folder = flat_folder(tmp_path / "folder", 7, {"libero_gripper_action": not libero})
+    edit_json(
+        folder / "config.json", lambda data: data.update(action_decode_transform="libero" if libero else None)
+    )
+    policy = load(folder)
+    raw = torch.zeros(11, 23)
+    raw[:, 6] = torch.tensor([-1.0, -0.4, 0.4, 1.0, 7.0, *[0.1] * 6])
+    chunk = policy.actions(raw, np.zeros(7, np.float32))
+    shares = (raw[:9, 6].clamp(-1, 1).numpy() + 1) / 2
+    expected = -np.sign(2 * shares - 1) if libero else shares
+    np.testing.assert_allclose(chunk[:, 6], expected, atol=1e-6)
+    np.testing.assert_allclose(chunk[:, :6], 0.5)
+    ends = describe(folder).actions
+    assert ends[:, 6].tolist() == ([-1.0, 1.0] if libero else [0.0, 1.0]) and ends[:, 5].tolist() == [
+        0.0,
+        1.0,
+    ]
+    back = policy.actions(policy.raw_actions(chunk, np.zeros(7, np.float32)), np.zeros(7, np.float32))
+    np.testing.assert_allclose(back, chunk, atol=1e-6)
+
+
+def test_a_data_set_of_fewer_numbers_than_a_hand_has_no_such_gripper(tmp_path: Path) -> None:
+    folder = flat_folder(tmp_path / "folder", 6, LIBERO_STEP)
+    edit_json(folder / "config.json", lambda data: data.update(action_decode_transform="libero"))
+    assert load(folder).actions(torch.zeros(11, 23), np.zeros(6, np.float32))[0, -1] == 0.5
+
+
+def test_liberos_command_is_made_of_the_group_with_a_grippers_name(tmp_path: Path) -> None:
+    """The recorded embodiment calls it gripper_position; then it is asked for."""
+    folder = make_groot_folder(tmp_path / "folder", "groot_n1_7", "lerobot")
+    edit_json(folder / "config.json", lambda data: data.update(action_decode_transform="libero"))
+    refused(folder, "'gripper'", "action_decode_transform")
+    for file in ("policy_preprocessor.json", "policy_postprocessor.json"):
+        path = folder / file
+        path.write_text(path.read_text().replace('"gripper_position"', '"gripper"'))
+    plain = load(make_groot_folder(tmp_path / "plain", "groot_n1_7", "lerobot"))
+    raw, state = torch.linspace(-1, 1, 11 * 23).view(23, 11).T.contiguous(), np.zeros(17, np.float32)
+    state[[3, 7]] = 1.0
+    chunk, shares = (policy.actions(raw, state) for policy in (load(folder), plain))
+    np.testing.assert_array_equal(chunk[:, 9], -np.sign(2 * shares[:, 9] - 1))
+    np.testing.assert_array_equal(np.delete(chunk, 9, 1), np.delete(shares, 9, 1))
+
+
+def test_another_transform_of_actions_is_refused(tmp_path: Path) -> None:
+    folder = make_groot_folder(tmp_path / "folder", "groot_n1_7", "lerobot")
+    edit_json(folder / "config.json", lambda data: data.update(action_decode_transform="robocasa"))
+    refused(folder, "action_decode_transform", "robocasa", "libero")

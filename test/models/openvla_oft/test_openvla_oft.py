@@ -83,10 +83,6 @@ def twice(folder: Path) -> None:
     (folder / "action_head--9_checkpoint.pt").write_bytes(b"")
 
 
-def film(folder: Path) -> None:
-    (folder / "vision_backbone--150000_checkpoint.pt").write_bytes(b"")
-
-
 def denoising(folder: Path) -> None:
     (folder / "noisy_action_projector--150000_checkpoint.pt").write_bytes(b"")
 
@@ -125,7 +121,6 @@ def robots(folder: Path) -> None:
         (without("dataset_statistics.json"), "statistics of 0 datasets"),
         (without("tokenizer*"), "tokenizer"),
         (twice, "action_head--9_checkpoint.pt"),
-        (film, "FiLM"),
         (denoising, "denoises"),
         (shorter, "fc2.weight [6, 20] instead of [7, 20]"),
         (not_finite, "proprio_projector.fc1.bias"),

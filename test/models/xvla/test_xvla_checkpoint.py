@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,11 @@ MICROSOFTS = (
     (r"\.norm2\.(weight|bias)$", r".ffn.norm.\1"),
 )
 """transformers' names -> those of Microsoft's Florence-2, as lerobot up to 0.4.4 has them."""
+
+RECORDED = (
+    [0.267095, -0.182411, 0.22428, 0.113422, 0.188203],
+    [0.920105, 1.003132, 0.882752, 1.004319, 0.879783],
+)
 
 
 @pytest.fixture
@@ -149,3 +155,71 @@ def test_published_sizes_have_879_million_parameters() -> None:
 def test_time_is_not_scaled() -> None:
     at_one = time_embedding(torch.ones(1), 4)[0]
     assert at_one.tolist() == pytest.approx([0.5403023, 0.9950042, 0.8414710, 0.0998334], abs=1e-6)
+
+
+def projecting_by_domain(folder: Path) -> Path:
+    """The folder with `use_hetero_proj`: six projections for six domains, from a seed."""
+    random = torch.Generator().manual_seed(9)
+    changed(folder / "config.json", lambda config: config.update(use_hetero_proj=True))
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("vlm_proj", "aux_visual_proj"):
+        width, text = tensors.pop(f"model.transformer.{name}.weight").shape
+        tensors.pop(f"model.transformer.{name}.bias")
+        table = torch.randn(6, text * width, generator=random) / text**0.5
+        tensors[f"model.transformer.{name}.fc.weight"] = table
+        tensors[f"model.transformer.{name}.bias.weight"] = torch.randn(6, width, generator=random)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def of_domains(oracle: XVLAOracle, domains: list[int]) -> torch.Tensor:
+    """Clean actions [B, H, A] at the first recorded state, of robots of these domains in one batch."""
+    model, count = oracle.policy.model, len(domains)
+    domain = torch.tensor(domains)
+    words, others = (oracle[f"prefix.{name}"] for name in ("vlm_features", "aux_visual_inputs"))
+    rows = model.transformer.rows(words.expand(count, -1, -1), others.expand(count, -1, -1), domain)
+    x, t, state = (oracle[f"steps.{name}"][0] for name in ("x_t", "t", "proprio"))
+    with torch.inference_mode():
+        return model.denoise(x.expand(count, -1, -1), t.expand(count), state.expand(count, -1), rows, domain)
+
+
+def test_projections_of_each_domain_are_the_published_codes_in_one_batch(folder: Path) -> None:
+    """RECORDED: lerobot's SoftPromptedTransformer (7427f318) with the same weights and inputs."""
+    actions = of_domains(XVLAOracle.load("xvla/checkpoint", projecting_by_domain(folder)), [3, 5])
+    for action, recorded in zip(actions, RECORDED, strict=True):
+        assert action.flatten()[::40].tolist() == pytest.approx(recorded, abs=1e-5)
+
+
+def test_projections_of_a_domain_are_those_of_a_network_with_its_matrices_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Matrices are stored from input to output, those of a linear layer from output to input."""
+    plain = tmp_path / "plain"
+    shutil.copytree(folder, plain)
+    hetero = load_file(projecting_by_domain(folder) / "model.safetensors")
+    tensors = load_file(plain / "model.safetensors")
+    for name in ("vlm_proj", "aux_visual_proj"):
+        root = f"model.transformer.{name}."
+        width = tensors[f"{root}bias"].numel()
+        tensors[f"{root}weight"] = hetero[f"{root}fc.weight"][5].view(-1, width).t().contiguous()
+        tensors[f"{root}bias"] = hetero[f"{root}bias.weight"][5].clone()
+    save_file(tensors, plain / "model.safetensors")
+    oracles = [XVLAOracle.load("xvla/checkpoint", path) for path in (folder, plain)]
+    for oracle in oracles:
+        domains = {"domains": torch.tensor([5])}
+        oracle.arrays.update(domains)
+    ours, expected = (oracle.sampled(domains="domains") for oracle in oracles)
+    assert (ours - expected).abs().max() < 1e-5
+    assert describe(folder).config.domain_projections  # type: ignore[attr-defined]
+
+
+def test_projections_that_config_json_denies_are_refused_by_every_name(folder: Path) -> None:
+    projecting_by_domain(folder)
+    changed(folder / "config.json", lambda config: config.update(use_hetero_proj=False))
+    with pytest.raises(ValueError) as refused:
+        load_policy(folder)
+    assert all(
+        f"'transformer.{name}.{leaf}'" in str(refused.value)
+        for name in ("vlm_proj", "aux_visual_proj")
+        for leaf in ("fc.weight", "bias.weight", "bias", "weight")
+    )

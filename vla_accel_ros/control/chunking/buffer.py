@@ -27,12 +27,8 @@ from vla_accel_ros.control.chunking.crossing import Knots, crossing
 from vla_accel_ros.control.chunking.plausibility import check_chunk_size
 from vla_accel_ros.control.chunking.tempo import Tempo
 from vla_accel_ros.control.kinematics.guard import HandGuard
-from vla_accel_ros.control.limits.joint_limits import (
-    JointLimits,
-    brake_from,
-    brake_on_arrival,
-    rest_to_rest_s,
-)
+from vla_accel_ros.control.limits import joint_limits
+from vla_accel_ros.control.limits.joint_limits import JointLimits, brake_from, brake_on_arrival
 from vla_accel_ros.control.limits.trajectory_limits import LimitReport
 from vla_accel_ros.control.trajectory import Trajectory, check_finite, trusted
 from vla_accel_ros.types import Chunk
@@ -89,8 +85,7 @@ class TrajectoryBuffer:
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
         self.joints, self.limits, self.mode = tuple(joints), limits, mode
-        self.guard: HandGuard = limits.guard or HandGuard((), limits)
-        self.tempo = tempo
+        self.guard, self.tempo = limits.guard or HandGuard((), limits), tempo
         self.execution_horizon, self.lead_s = execution_horizon, lead_s
         self.counts: Counter[str] = Counter()
         self.latency_s: float | None = None
@@ -245,8 +240,7 @@ class TrajectoryBuffer:
     def go_to(
         self, position: np.ndarray, away: np.ndarray, now_ns: int, least: np.ndarray | float = 0.0
     ) -> Trajectory:
-        """Come to rest at float64 [D] positions and hold; away [D]: greatest distance of each joint from
-        there; least: see rest_to_rest_s.
+        """Come to rest at float64 [D] positions and hold; away [D], least: see rest_to_rest_s.
 
         The trajectory is one point in the future, which a controller approaches from wherever it is: one
         cubic from rest to rest, within the limits of speed and acceleration even if it arrives late.
@@ -259,7 +253,8 @@ class TrajectoryBuffer:
 
     def rest_to_rest_ns(self, away: np.ndarray, goal: np.ndarray, least: np.ndarray | float) -> int:
         """Duration of a rest-to-rest cubic (rest_to_rest_s), plus kept_s for the delivery."""
-        return math.ceil((rest_to_rest_s(away, goal, self.limits, least) + self.kept_s) * 1e3) * 1_000_000
+        rest_s = joint_limits.rest_to_rest_s(away, goal, self.limits, least)
+        return math.ceil((rest_s + self.kept_s) * 1e3) * 1_000_000
 
     def check(self, chunk: Chunk, now_ns: int) -> None:
         """Raises ValueError for an invalid chunk; see `update`."""

@@ -47,7 +47,8 @@ class Hand:
     axes: BASE if a change is about the axes of the base (position added, R = change R), TOOL if about those
     of the tip (pose times change). m, rad: what a unit of the policy's change or position is; rad counts for
     forms with angles. zero: rpy of the tip where the policy counts no rotation (axes: base). linear, angular:
-    greatest speed [m/s], [rad/s]. box: None for everywhere.
+    greatest speed [m/s], [rad/s]. box: None for everywhere. beside: its numbers are in front of rows and
+    states that have the joints, too, and those are followed.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Hand:
     rad: float = 1.0
     zero: tuple[float, float, float] = (0.0, 0.0, 0.0)
     box: Box | None = None
+    beside: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:

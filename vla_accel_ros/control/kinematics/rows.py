@@ -45,7 +45,11 @@ class Rows:
         self._layout, self._limits, self._whole, self.cut = layout, limits, whole, ""
         place = {name: column for column, name in enumerate(layout.names)}
         self._led, self._led_columns = led, [place[name] for name in led.hand.columns] if led else []
-        self._hands = [(h, arm, [place[name] for name in h.columns]) for h, arm in layout.hands]
+        self._hands = [
+            (hand, arm, [place[name] for name in hand.columns])
+            for hand, arm in layout.hands
+            if not hand.beside
+        ]
         plain = [(place[name], i) for i, name in enumerate(layout.joints) if name in place]
         self._plain = [(i, k) for i, k in plain if layout.joints[k] not in layout.velocities]
         self._velocities = [(i, k) for i, k in plain if layout.joints[k] in layout.velocities]

@@ -45,6 +45,7 @@ SMALL = (
     "dataset_stats.json",
     "eagle_assets/*",
     "embodiment_id.json",
+    "fast_tokenizer/*",
     "paligemma_tokenizer.model",
     "policy_*.json",
     "policy_*.safetensors",

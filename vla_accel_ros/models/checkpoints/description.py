@@ -32,6 +32,17 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True)
+class Group:
+    """Numbers of a state and an action that belong together. hand: what a contract says of them if they are
+    the pose of a hand, by key. pair: the state has a second finger."""
+
+    name: str
+    size: int
+    hand: Mapping[str, str] = field(default_factory=dict)
+    pair: bool = False
+
+
+@dataclass(frozen=True)
 class Description:
     """format: what wrote the folder. config: the network's sizes. tensors: of the weight files.
 
@@ -41,6 +52,7 @@ class Description:
     relative: bool [D], which actions are relative to the state; None if the folder does not say.
     camera_sources: name of an image in the data it was trained on, where another one than the policy's.
     joint_names: of the states and actions there, where known.
+    groups: of states and actions alike, in order, where a hand's pose is among them.
     other_actions: what actions are where they are known not to be targets of joints, in words.
     twist: actions usually move an end effector. any_camera: the policy takes one image of any name.
     statistics: the names to choose from where there are several. notes: warnings to read before trusting it.
@@ -61,6 +73,7 @@ class Description:
     relative: np.ndarray | None = None
     camera_sources: Mapping[str, str] = field(default_factory=dict)
     joint_names: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
     other_actions: str = ""
     twist: bool = False
     any_camera: bool = False

@@ -21,11 +21,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.torch_file import TorchFile
+from vla_accel_ros.models.checkpoints.torch_file import STORAGES, TorchFile
 from vla_accel_ros.models.json_file import check_pointer, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+TORCH = dict(STORAGES.values())
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 """Files that peft writes instead of weights."""
@@ -57,12 +58,12 @@ class LowRank(NamedTuple):
     transposed: bool = False
 
     def added(self, value: Tensor, rows: slice) -> Tensor:
-        """Return some rows of a tensor with the same rows of the product, in the tensor's dtype."""
+        """Return some rows of a tensor with the same rows of the product."""
         with open_weights(self.file) as tensors:
             a, b = (tensors.get_tensor(name).flatten(1).float() for name in (self.a, self.b))
         wide, narrow = (a.t(), b.t()) if self.transposed else (b, a)
         product = (wide[rows] @ narrow).mul_(self.scale).reshape(value.shape)
-        return (value.to(torch.promote_types(value.dtype, product.dtype)) + product).to(value.dtype)
+        return value.to(torch.promote_types(value.dtype, product.dtype)) + product
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) 
     """Return a tensor of an opened file, or some of its rows. It may be a view that lives as long as the file
     is open."""
     if stored.added is not None:
-        return stored.added.added(value_of(opened, name, replace(stored, added=None), rows), rows)
+        value = stored.added.added(value_of(opened, name, replace(stored, added=None), rows), rows)
+        return value.to(TORCH[stored.dtype])
     if stored.part is None:
         return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
     if not stored.shape:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.checkpoints.shards import inside
-from vla_accel_ros.models.config import T5Config, VAEConfig
+from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
 from vla_accel_ros.models.fastwam.config import LIBERO, ROBOTWIN, ExpertConfig, FastWAMConfig
 from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
 from vla_accel_ros.models.json_file import read_json

@@ -6,19 +6,12 @@ form is stored in `config.json` under the key `vla_accel_ros`; other folders lac
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
-from vla_accel_ros.models.config import (
-    T5Config,
-    VAEConfig,
-    check_image_names,
-    check_whole,
-    read_fields,
-    read_names,
-)
+from vla_accel_ros.models.config import Sizes, check_image_names, check_whole
+from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 PROMPT = "A video recorded from a robot's point of view executing the following instruction: {task}"
@@ -43,7 +36,7 @@ class ExpertConfig:
 
 
 @dataclass(frozen=True)
-class FastWAMConfig:
+class FastWAMConfig(Sizes):
     """A whole Fast-WAM network.
 
     depth, heads, head_dim: of both transformers. patch: side of a square of latents that is a token.
@@ -131,26 +124,6 @@ class FastWAMConfig:
     def image_tokens(self) -> int:
         """Tokens of a frame."""
         return prod(side // self.patch for side in self.latent_size)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> FastWAMConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        fields = read_fields(cls, data, "config")
-        vae = read_fields(VAEConfig, fields["vae"], "config.vae")
-        vae = {name: tuple(value) if isinstance(value, list) else value for name, value in vae.items()}
-        parts = {"text": T5Config, "video": ExpertConfig, "action": ExpertConfig}
-        return cls(
-            **{
-                **fields,
-                **{n: part(**read_fields(part, fields[n], f"config.{n}")) for n, part in parts.items()},
-                "vae": VAEConfig(**vae),
-                "image_names": read_names(fields["image_names"]),
-            }
-        )
 
 
 FASTWAM = FastWAMConfig(

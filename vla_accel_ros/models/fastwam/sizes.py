@@ -12,7 +12,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Missing
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
-from vla_accel_ros.models.config import T5Config, VAEConfig
+from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
 from vla_accel_ros.models.fastwam.config import FASTWAM, PROMPT, ExpertConfig, FastWAMConfig
 from vla_accel_ros.models.inferred import whole
 from vla_accel_ros.models.smolvla.sizes import lerobot_cameras

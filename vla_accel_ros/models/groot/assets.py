@@ -57,7 +57,10 @@ FIXED: Mapping[str, Any] = {
     "use_vlln": True,
 }
 PARTS = ("backbone_cfg", "action_head_cfg", "diffusion_model_cfg", "vl_self_attention_cfg")
+TRANSFORM, LIBERO = "action_decode_transform", "libero"
+"""lerobot's field for what becomes of decoded actions, and its one value: see units.Units.gripper."""
 LEROBOT_FIELDS = words("""
+    action_decode_transform
     action_feature_names balance_dataset_weights balance_trajectory_weights base_model_path batch_size
     chunk_size dataloader_num_workers dataset_paths device embodiment_tag image_size input_features license
     lora_alpha lora_dropout lora_full_model max_action_dim max_state_dim max_steps model_params_fp32
@@ -69,7 +72,6 @@ LEROBOT_FIELDS = words("""
     warmup_ratio
 """)
 LEROBOT_FIXED: Mapping[str, Any] = {
-    "action_decode_transform": None,
     "lora_rank": 0,
     "use_relative_actions": False,
 }
@@ -114,6 +116,8 @@ def read_assets(contents: Contents) -> Assets:
     root = ROOT if is_lerobots(contents) else ""
     if root:
         check_fields(contents.config, f"{folder / 'config.json'}: ", LEROBOT_FIELDS, LEROBOT_FIXED)
+        if (transform := contents.config.get(TRANSFORM)) not in (None, LIBERO):
+            raise ValueError(f"{folder / 'config.json'}: {TRANSFORM} is {transform!r}; known is {LIBERO!r}.")
         base, network = (folder, {}) if contents.kind else _base(contents, kind)
     check_parts(network, f"{base / 'config.json'}: ")
     homes = (folder, base, folder.parent, base.parent)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -35,10 +35,15 @@ from vla_accel_ros.models.groot.model import ROOTS, Groot, stored_names
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.prompt import check_tokenizer
 from vla_accel_ros.models.groot.sizes import infer_groot
-from vla_accel_ros.models.groot.units import Range
+from vla_accel_ros.models.groot.units import POSE, Range, Units
 from vla_accel_ros.models.processing.conventions import LEROBOT as CONVENTIONS
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_qwen_tokenizer
+
+POSES = {"rotation": "rot6d_rows", "state": "rot6d_rows", "relative_to": "absolute"}
+"""What a contract says of hands' poses, which a policy gives as they are."""
+MOST_FINGERS = 2
+"""More numbers beside the pose of a hand are the joints of its arm."""
 
 
 def holds(contents: Contents) -> bool:
@@ -56,22 +61,15 @@ def load(contents: Contents, options: Options) -> GrootPolicy:
     mask = options.actions(relative, width, str(folder))
 
     def read_weights() -> Groot:
-        return load_groot_model(contents.table, config, assets.root, contents.weights, options)
+        stored = check_groot(contents.table, config, assets.root, contents.weights)
+        with on_meta():
+            network = Groot(config).to(options.dtype)
+        names = {source: name for name, source in stored.items()}
+        return filled(network, contents.table, names, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     identity = Normalizer.identity()
     return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=CONVENTIONS, settings=settings)
-
-
-def load_groot_model(
-    table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path, options: Options
-) -> Groot:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    names = check_groot(table, config, root, where)
-    with on_meta():
-        model = Groot(config).to(options.dtype)
-    return filled(model, table, {stored: name for name, stored in names.items()}, where, options)
 
 
 def check_groot(table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path) -> dict[str, str]:
@@ -121,14 +119,27 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         replace(config, image_names=settings.cameras),
         contents.tensors,
         _ends(units.state),
-        _ends(units.actions),
+        _ends(units.actions, units.gripper),
         "to -1..1 between the range in training" + (", cut to it" if units.actions.clips else ""),
         relative=relative,
+        groups=_groups(units),
         other_actions=f"{', '.join(units.poses)}: pose of a hand" if units.poses else "",
         statistics=settings.tags,
         notes=tuple(notes),
         missing=tuple(missing.sentences),
     )
+
+
+def _groups(units: Units) -> tuple[Group, ...]:
+    """For a contract of hands; none without them, or if poses stand among the joints of their arms."""
+    poses = [size for name, size in units.groups if name in units.poses]
+    others = sum(size for _, size in units.groups) - sum(poses)
+    beside = {"beside": "true"} if others > MOST_FINGERS * len(poses) else {}
+    in_front = {name for name, _ in units.groups[: len(poses)]} == {*units.poses}
+    if set(poses) != {POSE} or (beside and not in_front):
+        return ()
+    keys = {**POSES, **beside}
+    return tuple(Group(name, size, keys if name in units.poses else {}) for name, size in units.groups)
 
 
 def weights(contents: Contents) -> Weights:
@@ -171,12 +182,15 @@ def _tokenizer(assets: Assets, config: GrootConfig, folder: Path) -> JsonTokeniz
     return tokenizer
 
 
-def _ends(trained: Range) -> np.ndarray:
-    """float64 [2, D]: the range in training, over all steps of a chunk."""
+def _ends(trained: Range, gripper: int | None = None) -> np.ndarray:
+    """float64 [2, D]: the range in training, over all steps of a chunk; of a LIBERO's gripper -1 and 1."""
     if not trained.size:
         return NOTHING
     low, high = (np.atleast_2d(end).astype(np.float64) for end in (trained.low, trained.high))
-    return np.stack((low.min(axis=0), high.max(axis=0)))
+    ends = np.stack((low.min(axis=0), high.max(axis=0)))
+    if gripper is not None:
+        ends[:, gripper] = -1.0, 1.0
+    return ends
 
 
 FORMAT = Format("GR00T", holds, describe, load, weights)

@@ -8,19 +8,17 @@ JSON form is stored in `config.json` under the key `vla_accel_ros`; published fo
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from vla_accel_ros.models.config import (
     BlocksConfig,
     GemmaConfig,
     LlamaConfig,
+    Sizes,
     VisionConfig,
     check_image_names,
     check_whole,
-    read_fields,
-    read_names,
 )
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
@@ -31,7 +29,7 @@ MOST_ASPECT = 2
 
 
 @dataclass(frozen=True)
-class GrootConfig:
+class GrootConfig(Sizes):
     """A whole GR00T network.
 
     vision: the tower; of N1.7 image_size is that of its learned positions, between which it interpolates.
@@ -126,31 +124,6 @@ class GrootConfig:
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix: every camera of an embodiment and the longest prompt."""
         return self.views * self.image_tokens + self.max_prompt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        lists = ("taps", "sections", "image_names")
-        return {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
-
-    @classmethod
-    def from_json(cls, data: Any) -> GrootConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        data = read_fields(cls, data, "config")
-        parts = {"vision": VisionConfig, "text": LlamaConfig, "mixer": BlocksConfig, "dit": BlocksConfig}
-        for name, part in parts.items():
-            data[name] = part(**read_fields(part, data[name], f"config.{name}"))
-        for name in ("taps", "sections"):
-            data[name] = whole_numbers(data[name], f"config.{name}")
-        return cls(**{**data, "image_names": read_names(data["image_names"])})
-
-
-def whole_numbers(value: Any, where: str) -> tuple[int, ...]:
-    """Return a list of whole numbers from 0 as a tuple. Raises ValueError for anything else."""
-    if not isinstance(value, list | tuple) or not all(
-        type(number) is int and number >= 0 for number in value
-    ):
-        raise ValueError(f"{where} is {value!r}; it must be a list of whole numbers.")
-    return tuple(value)
 
 
 _CAMERAS = ("camera1", "camera2", "camera3")

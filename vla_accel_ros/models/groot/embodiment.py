@@ -15,7 +15,7 @@ import numpy as np
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.checkpoints.formats import Contents
-from vla_accel_ros.models.groot.assets import Assets, part
+from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM, Assets, part
 from vla_accel_ros.models.groot.config import N1_5
 from vla_accel_ros.models.groot.pixels import Geometry
 from vla_accel_ros.models.groot.statistics import flat_units, group_units, names_of, steps_of
@@ -38,8 +38,11 @@ CAMERAS_1_5 = ["camera1", "camera2", "camera3"]
 """Cameras of an N1.5 folder that names none."""
 PACKS = ("groot_n1_7_pack_inputs_v1", "groot_pack_inputs_v3")
 ENCODES = ("groot_n1_7_vlm_encode_v1", "groot_eagle_encode_v3")
-DECODE, UNPACK = "groot_n1_7_action_decode_v1", "groot_action_unpack_unnormalize_v1"
-STEPS = {*PACKS, *ENCODES, "groot_eagle_collate_v3", DECODE, UNPACK, *TRANSPORT}
+DECODE = "groot_n1_7_action_decode_v1"
+UNPACKS = {f"groot_action_unpack_unnormalize_v{version}" for version in (1, 2)}
+STEPS = {*PACKS, *ENCODES, "groot_eagle_collate_v3", DECODE, *UNPACKS, *TRANSPORT}
+DECIDED = words("action_decode_transform libero_gripper_action libero_gripper_binarize")
+"""Fields of steps that lerobot replaces by what config.json says."""
 FIELDS = words("""
     action_horizon clip_normalized_action clip_outliers color_jitter_params crop_fraction device
     embodiment_mapping embodiment_tag env_action_dim extra_augmentation_config formalize_language
@@ -50,7 +53,6 @@ FIELDS = words("""
 """)
 """Fields of NVIDIA's processor and of lerobot's steps that are read here or concern training."""
 FIXED: Mapping[str, Any] = {
-    "action_decode_transform": None,
     "apply_sincos_state_encoding": False,
     "exclude_state": False,
     "language_key": "task",
@@ -166,22 +168,28 @@ def _from_lerobot(contents: Contents) -> _Source:
             names.add(step.name)
             if step.name in TRANSPORT:
                 continue
-            check_fields(step.config, f"{file}, {step.name}.", FIELDS, FIXED)
-            if odd := [key for key in fields.keys() & step.config.keys() if fields[key] != step.config[key]]:
+            config = {key: value for key, value in step.config.items() if key not in DECIDED}
+            if config.get("video_horizon", 1) is None:  # lerobot counts no frames then, and takes one
+                del config["video_horizon"]
+            check_fields(config, f"{file}, {step.name}.", FIELDS, FIXED)
+            if odd := [key for key in fields.keys() & config.keys() if fields[key] != config[key]]:
                 raise ValueError(
                     f"{file}, {step.name}: {odd[0]} differs from that of another step; copy both again."
                 )
-            fields |= {key: value for key, value in step.config.items() if key != "device"}
+            fields |= {key: value for key, value in config.items() if key != "device"}
             state_file = step.state_file if step.name in PACKS else state_file
-    if not names & {*PACKS} or not names & {*ENCODES} or not names & {DECODE, UNPACK}:
+    if not names & {*PACKS} or not names & {*ENCODES} or not names & {DECODE, *UNPACKS}:
         raise ValueError(
             f"{where} and {AFTER} have the steps {sorted(names)}; copy those of its own training."
         )
     tag, numbers = str(fields.get("embodiment_tag")), fields.get("embodiment_mapping")
     modality, flat = fields.get("modality_config"), None
+    libero = contents.config.get(TRANSFORM) == LIBERO
+    fields[TRANSFORM] = LIBERO if libero else None
     if DECODE not in names:  # trained with the statistics of a data set
         clips = PACKS[0] in names
-        flat = flat_units(state_file, where, clips, fields.get("valid_action_horizon") if clips else None)
+        steps = fields.get("valid_action_horizon") if clips else None
+        flat = flat_units(state_file, where, clips, steps, libero)
         modality = {"video": {"modality_keys": fields.get("video_modality_keys") or _cameras(contents)}}
     numbers = numbers if isinstance(numbers, dict) else {}
     return _Source(where, fields, {tag: modality}, {tag: fields.get("raw_stats")}, numbers, flat)

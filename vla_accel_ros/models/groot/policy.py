@@ -58,11 +58,6 @@ class GrootPolicy(Policy):
         return torch.tensor([self.settings.number])
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
     def kv_dtype(self) -> torch.dtype:
         """Dtype of keys and values."""
         return self.model.dtype

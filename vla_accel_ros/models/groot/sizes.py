@@ -10,35 +10,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vla_accel_ros.models.config import BlocksConfig, LlamaConfig, VisionConfig
+from vla_accel_ros.models.config import BlocksConfig, LlamaConfig, VisionConfig, whole_numbers
 from vla_accel_ros.models.groot.assets import Assets, part
-from vla_accel_ros.models.groot.config import MOST_ASPECT, N1_5, GrootConfig, whole_numbers
+from vla_accel_ros.models.groot.config import MOST_ASPECT, N1_5, GrootConfig
 from vla_accel_ros.models.groot.model import ROOTS
 from vla_accel_ros.models.groot.pixels import Geometry
-from vla_accel_ros.models.inferred import Shapes, axes, depth, siglip, stack, whole
+from vla_accel_ros.models.inferred import Shapes, axes, depth, siglip, stack, tensors_of, whole
 
 NORM_EPS = 1e-6
 MAX_PROMPT = 192
 """Most tokens of a prompt beside its images: an instruction of some 150 words."""
 
 
+@tensors_of("the folder that a GR00T was saved in")
 def infer_groot(
     shapes: Shapes, assets: Assets, geometry: Geometry, names: tuple[str, ...], views: int
 ) -> GrootConfig:
     """Return the sizes. shapes: with NVIDIA's names. names: of all cameras; views: the most of one
     embodiment. Raises ValueError if a tensor is missing or a field is no number."""
-    try:
-        return _infer(shapes, assets, geometry, names, views)
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder that a GR00T was saved in."
-        ) from error
-
-
-def _infer(
-    shapes: Shapes, assets: Assets, geometry: Geometry, names: tuple[str, ...], views: int
-) -> GrootConfig:
     roots, backbone, old = ROOTS[assets.kind], assets.backbone, assets.kind == N1_5
     head = "action_head."
     vision = _old_vision(shapes, assets) if old else _vision(shapes, assets)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.shards import open_weights
-from vla_accel_ros.models.groot.assets import part
+from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM, part
 from vla_accel_ros.models.groot.units import POSE, Range, Relative, Units
 
 
@@ -42,7 +42,7 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     configs = part(modality, "action.action_configs") or [{}] * len(names)
     if not isinstance(configs, list) or len(configs) != len(names):
         raise ValueError(f"{where}.action.action_configs must describe {list(names)}, one by one.")
-    ranges, relatives, poses, start = [], [], [], 0
+    ranges, relatives, poses, groups, start, gripper = [], [], [], list[tuple[str, int]](), 0, None
     for name, config in zip(names, configs, strict=True):
         rep, kind, form = (str(part(config, key, "")).lower() for key in ("rep", "type", "format"))
         relative, pose = rep == "relative" and bool(fields.get("use_relative_action")), kind == "eef"
@@ -57,12 +57,28 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
             )
         relatives += [Relative(name, start, size, starts[origin], pose)] if relative else []
         poses += [name] if pose else []
+        groups.append((name, size))
+        gripper = start if (name, size) == ("gripper", 1) else gripper
         start += size
+    if fields.get(TRANSFORM) != LIBERO:
+        gripper = None
+    elif gripper is None:
+        raise ValueError(
+            f"{where}.action has no 'gripper' of one number, which {TRANSFORM} {LIBERO!r} needs."
+        )
     steps = steps_of(modality)
     lows, highs = (_by_step([group[end] for group in ranges], steps, where) for end in (0, 1))
     low, high = (np.concatenate([group[end] for group in states]) for end in (0, 1))
-    state = Range(low, high, clips=bool(fields.get("clip_outliers", True)))
-    return Units(state, Range(lows, highs, clips=True), tuple(relatives), steps, tuple(poses))
+    alike = groups == [(name, state[0].shape[-1]) for name, state in zip(starts, states, strict=True)]
+    return Units(
+        Range(low, high, clips=bool(fields.get("clip_outliers", True))),
+        Range(lows, highs, clips=True),
+        tuple(relatives),
+        steps,
+        tuple(groups) if alike else (),
+        tuple(poses),
+        gripper,
+    )
 
 
 def _range(
@@ -92,8 +108,9 @@ def _by_step(groups: list[np.ndarray], steps: int | None, where: str) -> np.ndar
     return np.concatenate([np.broadcast_to(group, (rows, group.shape[-1])) for group in cut], axis=1)
 
 
-def flat_units(file: Path | None, where: str, clips: bool, steps: int | None) -> Units:
-    """Units of a data set's statistics. Raises ValueError if they are not there."""
+def flat_units(file: Path | None, where: str, clips: bool, steps: int | None, libero: bool) -> Units:
+    """Units of a data set's statistics. libero: see Units.gripper; it is the last number of seven or more.
+    Raises ValueError if they are not there."""
     keys, ends = [f"{key}.{end}" for key in ("observation.state", "action") for end in ("min", "max")], []
     if file is not None and file.is_file():
         with open_weights(file) as tensors:
@@ -107,7 +124,9 @@ def flat_units(file: Path | None, where: str, clips: bool, steps: int | None) ->
             f"{where}: the statistics ({file}) must have finite {', '.join(keys)}; copy that file again."
         )
     state, actions = (Range(*pair, clips=clips) for pair in pairs)
-    return Units(state, actions, steps=steps)
+    return Units(
+        state, actions, steps=steps, gripper=actions.size - 1 if libero and actions.size > 6 else None
+    )
 
 
 def steps_of(modality: Any) -> int | None:

@@ -64,13 +64,17 @@ class Relative:
 class Units:
     """state, actions: their ranges in training; size 0 = unknown, numbers pass as they are. relatives:
     groups of actions that are relative to the state. steps: rows of a chunk that are meant for this
-    embodiment. poses: names of the groups that are a hand's pose."""
+    embodiment. groups: of states and actions alike, name and size. poses: names of those that are a hand's
+    pose. gripper: the action from 0 to 1 of which LIBERO's command is made, -1 above a half (open) and 1
+    below."""
 
     state: Range
     actions: Range
     relatives: tuple[Relative, ...] = ()
     steps: int | None = None
+    groups: tuple[tuple[str, int], ...] = ()
     poses: tuple[str, ...] = ()
+    gripper: int | None = None
 
     @property
     def relative(self) -> np.ndarray:
@@ -93,6 +97,8 @@ class Units:
         out = np.asarray(self.actions.unnormalize(raw) if self.actions.size else raw, np.float64)
         for group, part, origin in self._relatives(out, state):
             out[:, part] = _composed(origin, out[:, part]) if group.pose else out[:, part] + origin
+        if self.gripper is not None:
+            out[:, self.gripper] = -np.sign(2.0 * out[:, self.gripper] - 1.0)
         return out
 
     def to_network(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
@@ -100,6 +106,8 @@ class Units:
         out = np.array(actions, np.float64)
         for group, part, origin in self._relatives(out, state):
             out[:, part] = _displaced(origin, out[:, part]) if group.pose else out[:, part] - origin
+        if self.gripper is not None:
+            out[:, self.gripper] = 0.5 - 0.5 * out[:, self.gripper]
         return self.actions.normalize(out.astype(np.float32)) if self.actions.size else out.astype(np.float32)
 
     def _relatives(self, out: np.ndarray, state: np.ndarray) -> list[tuple[Relative, slice, np.ndarray]]:

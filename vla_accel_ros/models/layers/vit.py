@@ -71,8 +71,11 @@ class Block(nn.Module):
         self.mlp = MLP(config.width, config.mlp)
         self.ls2 = LayerScale(config.width) if scaled else nn.Identity()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, film: Tensor | None = None) -> Tensor:
+        """film: [2, width] by which an instruction scales (beside 1) and shifts what attention gives."""
         x = x + self.ls1(self.attn(self.norm1(x)))
+        if film is not None:
+            x = x * (1 + film[0]) + film[1]
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.config import VAEConfig
+from vla_accel_ros.models.encoder_sizes import VAEConfig
 from vla_accel_ros.models.layers.gemma import at_least_float32
 
 

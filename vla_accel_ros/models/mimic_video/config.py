@@ -6,19 +6,18 @@ form is stored in `config.json` under the key `vla_accel_ros`. Settings have the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from vla_accel_ros.models.config import TRAINED_AS, T5Config, check_whole, read_fields
-from vla_accel_ros.models.groot.config import whole_numbers
+from vla_accel_ros.models.config import TRAINED_AS, Sizes, check_whole
+from vla_accel_ros.models.encoder_sizes import T5Config
 from vla_accel_ros.models.micro_requests import CHUNK, INDEX, INSTRUCTION, STEP, Chain, Leaf, MicroRequest
 
 KIND, CAMERA = "mimic_video", "workspace_rgb"
 PACE, SHRINK, STAGES, CHANNELS = 4, 8, 4, 16
 """Of the video encoder: frames that become one after the first, pixels on a side that become one, stages, and
 channels of its latents."""
-LISTS = ("vae", "state_hidden", "action_hidden")
 PATCH = 2
 """Latents on a side that become one row."""
 
@@ -111,7 +110,7 @@ class DiTConfig:
 
 
 @dataclass(frozen=True)
-class MimicVideoConfig:
+class MimicVideoConfig(Sizes):
     """A whole mimic-video network. vae: widths of the video encoder's first convolution and of its stages;
     vae_blocks: of each. video: all its blocks in the file; those beyond the one that the decoder reads are
     used by further steps alone. state_hidden, action_hidden: widths inside the embedders of both."""
@@ -180,20 +179,6 @@ class MimicVideoConfig:
     def blocks(self) -> int:
         """Blocks of the video network that are computed."""
         return self.video.depth if self.settings.stop_after_step else self.settings.xattn_layer_idx
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> MimicVideoConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        data = read_fields(cls, data, "config")
-        parts = {"text": T5Config, "video": DiTConfig, "decoder": DiTConfig, "settings": Settings}
-        for name, part in parts.items():
-            data[name] = part(**read_fields(part, data[name], f"config.{name}"))
-        widths = {name: whole_numbers(data[name], f"config.{name}") for name in LISTS}
-        return cls(**{**data, **widths})
 
 
 MIMIC_VIDEO = MimicVideoConfig(

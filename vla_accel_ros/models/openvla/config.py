@@ -8,11 +8,11 @@ it, and sizes.py infers it for them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from vla_accel_ros.models.config import LlamaConfig, VisionConfig, check_whole, read_fields, read_names
+from vla_accel_ros.models.config import LlamaConfig, Sizes, VisionConfig, check_whole
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 SPACE_TOKEN = 29871
@@ -20,7 +20,7 @@ SPACE_TOKEN = 29871
 
 
 @dataclass(frozen=True)
-class OpenVLAConfig:
+class OpenVLAConfig(Sizes):
     """A whole OpenVLA network.
 
     dino, siglip: the towers as trained; the last block is never run, so depth - 1 blocks are kept.
@@ -101,21 +101,6 @@ class OpenVLAConfig:
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix: the image and the longest prompt."""
         return self.dino.tokens + self.max_prompt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> OpenVLAConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        fields = read_fields(cls, data, "config")
-        towers = {
-            name: VisionConfig(**read_fields(VisionConfig, fields[name], f"config.{name}"))
-            for name in ("dino", "siglip")
-        }
-        prefix = LlamaConfig(**read_fields(LlamaConfig, fields["prefix"], "config.prefix"))
-        return cls(**{**fields, **towers, "prefix": prefix, "image_names": read_names(fields["image_names"])})
 
 
 OPENVLA_7B = OpenVLAConfig(

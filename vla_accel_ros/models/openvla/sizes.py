@@ -13,7 +13,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
-from vla_accel_ros.models.inferred import Shapes, axes, depth, whole
+from vla_accel_ros.models.inferred import Shapes, axes, depth, tensors_of, whole
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
 
 LLAMA = "language_model.model."
@@ -80,6 +80,7 @@ FIXED_TEXT = {
 }
 
 
+@tensors_of("the folder of an OpenVLA with the DINOv2 and SigLIP towers")
 def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
     """Return the sizes of the folder with these tensors. data: its config.json.
 
@@ -89,26 +90,20 @@ def infer_openvla(shapes: Shapes, data: Mapping[str, Any]) -> OpenVLAConfig:
     backbone = data.get("llm_backbone_id", "llama2-7b-pure")
     if not str(backbone).endswith("-pure"):
         raise ValueError(f"llm_backbone_id is {backbone!r}; only the prompt of '...-pure' is known.")
-    try:
-        vocab = whole(text, "text_config.vocab_size", axes(shapes, LLAMA + "embed_tokens.weight", 2)[0])
-        action_vocab = vocab - whole(data, "pad_to_multiple_of", 64, least=0)
-        sizes = data.get("image_sizes")
-        dino_size, siglip_size = sizes if isinstance(sizes, list) and len(sizes) == 2 else (None, None)
-        return OpenVLAConfig(
-            dino=_tower(shapes, DINO, dino_size),
-            siglip=_tower(shapes, SIGLIP, siglip_size),
-            registers=axes(shapes, DINO + "reg_token", 3)[1],
-            prefix=_llama(shapes, text),
-            vocab=vocab,
-            action_vocab=action_vocab,
-            bins=whole(data, "n_action_bins", 256, least=2),
-            space_token=SPACE_TOKEN if action_vocab > SPACE_TOKEN else None,
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder of an OpenVLA with the DINOv2 and SigLIP towers."
-        ) from error
+    vocab = whole(text, "text_config.vocab_size", axes(shapes, LLAMA + "embed_tokens.weight", 2)[0])
+    action_vocab = vocab - whole(data, "pad_to_multiple_of", 64, least=0)
+    sizes = data.get("image_sizes")
+    dino_size, siglip_size = sizes if isinstance(sizes, list) and len(sizes) == 2 else (None, None)
+    return OpenVLAConfig(
+        dino=_tower(shapes, DINO, dino_size),
+        siglip=_tower(shapes, SIGLIP, siglip_size),
+        registers=axes(shapes, DINO + "reg_token", 3)[1],
+        prefix=_llama(shapes, text),
+        vocab=vocab,
+        action_vocab=action_vocab,
+        bins=whole(data, "n_action_bins", 256, least=2),
+        space_token=SPACE_TOKEN if action_vocab > SPACE_TOKEN else None,
+    )
 
 
 def check_settings(data: Mapping[str, Any]) -> Mapping[str, Any]:

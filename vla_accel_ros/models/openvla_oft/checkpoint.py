@@ -1,8 +1,9 @@
 """Read OpenVLA-OFT's published folders: OpenVLA's files, and one more for each further part.
 
 `action_head--STEP_checkpoint.pt` and `proprio_projector--STEP_checkpoint.pt` are files of torch.save, read as
-data (checkpoints/torch_file.py). A folder that `vla convert` wrote has everything in safetensors. Not read:
-FiLM and its adapters (`vision_backbone--*`), and heads that denoise (`noisy_action_projector--*`).
+data (checkpoints/torch_file.py). `vision_backbone--STEP_checkpoint.pt`, of a network with FiLM, replaces the
+towers; its adapters, which training left beside the weights, are merged in float32. A folder that
+`vla convert` wrote has everything in safetensors. Not read: heads that denoise (`noisy_action_projector--*`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -26,12 +27,12 @@ from vla_accel_ros.models.checkpoints.formats import (
     read_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import Part, Stored, check_table, inside, read_headers
+from vla_accel_ros.models.checkpoints.shards import LowRank, Part, Stored, check_table, inside, read_headers
 from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.inferred import Shapes
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.model import is_unused
-from vla_accel_ros.models.openvla.sizes import check_settings, infer_openvla
+from vla_accel_ros.models.openvla.sizes import DINO, check_settings, infer_openvla
 from vla_accel_ros.models.openvla.stats import chosen_statistics, read_pixel_norm, statistics_names
 from vla_accel_ros.models.openvla_oft.config import PLATFORMS, QUANTILES, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
@@ -39,10 +40,19 @@ from vla_accel_ros.models.openvla_oft.policy import Bounds, OpenVLAOFTPolicy
 from vla_accel_ros.models.processing.norm_stats import finite_numbers
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
-HEAD, PROPRIO = "action_head", "proprio_projector"
-NOT_READ = {"vision_backbone--*": "FiLM", "noisy_action_projector*": "a head that denoises"}
+HEAD, PROPRIO, TOWERS = "action_head", "proprio_projector", "vision_backbone"
+DENOISING = "noisy_action_projector*"
+MOST_ALPHA = 16
+"""Adapters of rank r were trained with the factor min(r, MOST_ALPHA) / r."""
 PARALLEL = "module."
 """Prefix of the names in files of a training on several GPUs."""
+
+
+HANDS = {
+    (8, 7): (Group("hand", 6, {"preset": "libero"}), Group("gripper", 1, pair=True)),
+    (7, 7): (Group("hand", 6, {"preset": "bridge"}), Group("gripper", 1)),
+}
+"""What its data sets have, by the sizes of states and actions: LIBERO's, and Bridge's."""
 
 
 def holds(contents: Contents) -> bool:
@@ -55,20 +65,41 @@ def holds(contents: Contents) -> bool:
 def read_table(contents: Contents) -> dict[str, Stored]:
     """Return every tensor by our names. Raises ValueError if a part is there twice, or is not read here."""
     folder, table = contents.folder, dict(contents.table)
-    for pattern, what in NOT_READ.items():
-        for file in folder.glob(pattern):
-            raise ValueError(
-                f"{file} belongs to {what}, which is not computed here; give a folder without it."
-            )
-    for part in (HEAD, PROPRIO):
+    for file in folder.glob(DENOISING):
+        raise ValueError(f"{file} is of a head that denoises, which is not computed here; give one without.")
+    for part in (HEAD, PROPRIO, TOWERS):
         files = sorted(folder.glob(f"{part}--*.pt"))
         if len(files) > 1:
             names = [file.name for file in files]
             raise ValueError(f"{folder} has {names}; keep the one of the weights' step.")
         for file in files:
-            for name, stored in read_headers(inside(folder, file)).items():
-                table[f"{part}.{name.removeprefix(PARALLEL)}"] = replace(stored, part=Part(name, 0))
+            tensors = {
+                name.removeprefix(PARALLEL): replace(stored, part=Part(name, 0))
+                for name, stored in read_headers(inside(folder, file)).items()
+            }
+            if part == TOWERS:
+                table = {name: stored for name, stored in table.items() if not name.startswith(TOWERS)}
+                table |= _merged(tensors)
+            else:
+                table |= {f"{part}.{name}": stored for name, stored in tensors.items()}
     return table
+
+
+def _merged(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The towers' tensors by OpenVLA's names, with their adapters. Factors that fit nothing stay, so that
+    `check` lists them."""
+    table = dict(tensors)
+    for name, stored in tensors.items():
+        module, _, leaf = name.rpartition(".base_layer.")
+        a, b = (tensors.get(f"{module}.lora_{factor}.default.weight") for factor in "AB")
+        if leaf != "weight" or a is None or b is None or not a.shape or not a.part or not b.part:
+            continue
+        rank = a.shape[0]
+        if b.shape[:2] == (stored.shape[0], rank) and a.shape[1:] == stored.shape[1:]:
+            added = LowRank(stored.file, a.part.tensor, b.part.tensor, min(rank, MOST_ALPHA) / rank)
+            table[name] = replace(stored, dtype="F32", added=added)
+            del table[f"{module}.lora_A.default.weight"], table[f"{module}.lora_B.default.weight"]
+    return {name.replace(".base_layer.", ".").replace(".block.", "."): table[name] for name in table}
 
 
 def read_config(contents: Contents, statistics: str | None = None) -> tuple[OpenVLAOFTConfig, str]:
@@ -93,7 +124,7 @@ def read_config(contents: Contents, statistics: str | None = None) -> tuple[Open
 
     config = read_sizes(contents, OpenVLAOFTConfig.from_json, infer, check_settings)
     assert isinstance(config, OpenVLAOFTConfig)
-    return config, assumed
+    return replace(config, film=config.film or f"{DINO}blocks.0.scale.weight" in table), assumed
 
 
 def _platform(folder: Path, statistics: str | None) -> str:
@@ -142,20 +173,13 @@ def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
     mask = options.actions(None, actions.size, str(folder))
 
     def read_weights() -> OpenVLAOFT:
-        return load_model(read_table(contents), config, contents.weights, options)
+        table, where = read_table(contents), contents.weights
+        network = check(table, config, where).to(options.dtype)
+        names = {name: name for name, _ in network.named_parameters()}
+        return filled(network, table, names, where, options, fused_parts(network))
 
     model = options.network(config, str(folder), read_weights)
     return OpenVLAOFTPolicy(model, tokenizer, actions, states, pixels, mask)
-
-
-def load_model(
-    table: Mapping[str, Stored], config: OpenVLAOFTConfig, where: Path, options: Options
-) -> OpenVLAOFT:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    model = check(table, config, where).to(options.dtype)
-    names = {name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options, fused_parts(model))
 
 
 def read_bounds(folder: Path, config: OpenVLAOFTConfig, dataset: str | None) -> tuple[Bounds, Bounds | None]:
@@ -199,6 +223,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         actions=_range(actions),
         normalisation="quantiles 1 and 99 %" if hand else "least and greatest",
         twist=hand,
+        groups=HANDS.get((config.state_dim, config.action_dim), ()) if hand else (),
         statistics=statistics_names(folder),
         notes=("pictures are decoded otherwise than in training, by up to 7 levels of 255",),
         assumed=assumed,

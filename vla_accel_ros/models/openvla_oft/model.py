@@ -1,25 +1,31 @@
 """OpenVLA-OFT in plain torch (Kim, Finn and Liang, 2025, "Fine-Tuning Vision-Language-Action Models").
 
-Its micro-requests: encode (images to tokens) and chunk (one pass over images, joints, prompt and the rows of
-the actions). OpenVLA's parts and parameter names, without the language head; attention sees everything. The
-rows of actions come in as zeros. An action is read from the hidden states of its numbers, which begin at the
-prompt's last token, one row before the first zero. Parameter names of the two further parts are those of
+Its micro-requests: film (how an instruction modulates the towers, for ALOHA; Perez and others, 2018), encode
+(images to tokens) and chunk (one pass over images, joints, prompt and the rows of the actions). OpenVLA's
+parts and parameter names, without the language head; attention sees everything. The rows of actions come in
+as zeros. An action is read from the hidden states of its numbers, which begin at the prompt's last token, one
+row before the first zero. Parameter names of the two further parts are those of
 their files, below `action_head` and `proprio_projector`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.llama import Llama
+from vla_accel_ros.models.layers.vit import Tower
 from vla_accel_ros.models.openvla.model import Projector, VisionBackbone
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 
 STOP = 2
 """Llama's id of the end, which stood after the actions in training."""
 BLOCKS = 2
+MODULATION = ("scale", "shift")
 
 
 class LanguageModel(nn.Module):
@@ -94,6 +100,15 @@ class OpenVLAOFT(nn.Module):
         self.action_head = ActionHead(config)
         if config.state_dim:
             self.proprio_projector = ProprioProjector(config.state_dim, config.prefix.width)
+        for tower in self.towers if config.film else ():
+            for block in tower.blocks:
+                for name in MODULATION:
+                    block.add_module(name, nn.Linear(config.prefix.width, tower.pos_embed.shape[2]))
+
+    @property
+    def towers(self) -> tuple[Tower, Tower]:
+        """DINOv2 and SigLIP."""
+        return self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer
 
     @property
     def device(self) -> torch.device:
@@ -105,9 +120,21 @@ class OpenVLAOFT(nn.Module):
         """Dtype of its parameters."""
         return self.language_model.model.dtype
 
-    def encode(self, pixels: Tensor) -> Tensor:
-        """pixels float [V, 6, S, S], normalised for each tower -> image tokens [V, patches, W]."""
-        return self.projector(self.vision_backbone(pixels))
+    def film(self, words: Tensor) -> list[Tensor]:
+        """prompt int64 [t] -> for each tower [blocks, 2, width]: by what its blocks scale and shift, from the
+        mean embedding of the prompt and the end."""
+        mean = self.language_model.model.embed_tokens(torch.cat((words, words.new_full((1,), STOP)))).mean(0)
+        layers = ([getattr(block, n) for block in t.blocks for n in MODULATION] for t in self.towers)
+        return [torch.stack([layer(mean) for layer in of_tower]).unflatten(0, (-1, 2)) for of_tower in layers]
+
+    def encode(self, pixels: Tensor, film: Sequence[Tensor] = ()) -> Tensor:
+        """pixels float [V, 6, S, S], normalised for each tower -> image tokens [V, patches, W]. film: of
+        `film`."""
+        modulated = (
+            [partial(block, film=rows) for block, rows in zip(tower.blocks, of_tower, strict=True)]
+            for tower, of_tower in zip(self.towers, film, strict=False)
+        )
+        return self.projector(self.vision_backbone(pixels, *modulated))
 
     def embed(self, seen: Tensor, words: Tensor, state: Tensor | None) -> Tensor:
         """image tokens [n, W], prompt int64 [t], state float [S], normalised -> the whole input [1, T, W]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.openvla.policy import PixelNorm, prompt_ids
-from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.config import FILM, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.openvla_oft.pictures import prepare
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
@@ -153,9 +153,13 @@ class OpenVLAOFTPolicy:
             )
         return torch.from_numpy(self.states_of.normalize(np.asarray(state, np.float64)).astype(np.float32))
 
-    def encode(self, pixels: Tensor) -> dict[str, Tensor]:
+    def text_encode(self, words: Tensor) -> dict[str, Tensor]:
         """See OpenVLAOFTConfig.chain."""
-        return {"seen": self.model.encode(pixels).flatten(0, 1)}
+        return dict(zip(FILM, self.model.film(words), strict=True))
+
+    def encode(self, pixels: Tensor, **film: Tensor) -> dict[str, Tensor]:
+        """See OpenVLAOFTConfig.chain."""
+        return {"seen": self.model.encode(pixels, [film[name] for name in FILM if film]).flatten(0, 1)}
 
     def forward(self, seen: Tensor, words: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:
         """See OpenVLAOFTConfig.chain."""

@@ -72,7 +72,7 @@ def with_horizon(contents: Contents, config: PiConfig) -> PiConfig:
     return replace(config, horizon=known_training(contents, config)[0].action_horizon or config.horizon)
 
 
-def known_training(contents: Contents, config: PiConfig) -> tuple[Training, Mapping[str, Any]]:
+def known_training(contents: Contents, config: Any) -> tuple[Training, Mapping[str, Any]]:
     """Return what is known of the training of a folder in openpi's layout, and which of it are only USUAL:
     those that our own folder lacks. Raises ValueError if an answer is malformed or contradicts another."""
     file, stored = contents.folder / "config.json", dict[str, Any]()
@@ -157,12 +157,13 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 def openpi_description(
     contents: Contents,
-    config: PiConfig,
+    config: Any,
     statistics: str | None,
     form: str,
     check: Callable[[Mapping[str, Stored], PiConfig, Path], object] | None = None,
 ) -> Description:
-    """Describe a folder from its small files. check: raises ValueError if the tensors do not fit."""
+    """Describe a folder from its small files. config: a PiConfig or PiFastConfig. check: raises ValueError if
+    the tensors do not fit."""
     folder, missing = contents.folder, Missing()
     nothing = (Normalizer.identity(), Normalizer.identity())
     training, usual = known_training(contents, config)

@@ -9,7 +9,7 @@ checkpoint with a model before any array is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -179,6 +179,21 @@ def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
     Raises KeyError if an array is missing, ValueError if one has other axes.
     """
     pi05 = "time_mlp_in/kernel" in shapes
+    stacks, (action_dim, _) = jax_stacks(shapes), axes(shapes, "action_in_proj/kernel", 2)
+    return PiConfig(
+        kind="pi05" if pi05 else "pi0",
+        **stacks,
+        expert=_gemma(shapes, "_1"),
+        action_dim=action_dim,
+        state_dim=action_dim if pi05 else axes(shapes, "state_proj/kernel", 2)[0],
+        horizon=horizon,
+        max_prompt=(PI05 if pi05 else PI0).max_prompt,
+        image_names=IMAGE_NAMES,
+    )
+
+
+def jax_stacks(shapes: Shapes) -> dict[str, Any]:
+    """Return the sizes of PaliGemma: vision, prefix, vocab. Raises as jax_config."""
     patch, _, _, width = axes(shapes, IMG + "embedding/kernel", 4)
     depth, _, heads, _ = axes(shapes, f"{BLOCK}{ATTENTION}query/kernel", 4)
     vision = VisionConfig(
@@ -189,19 +204,8 @@ def jax_config(shapes: Shapes, horizon: int = PI0.horizon) -> PiConfig:
         image_size=patch * round(axes(shapes, IMG + "pos_embedding", 3)[1] ** 0.5),
         patch=patch,
     )
-    action_dim, _ = axes(shapes, "action_in_proj/kernel", 2)
-    return PiConfig(
-        kind="pi05" if pi05 else "pi0",
-        vision=vision,
-        prefix=_gemma(shapes, ""),
-        expert=_gemma(shapes, "_1"),
-        vocab=axes(shapes, LLM + "embedder/input_embedding", 2)[0],
-        action_dim=action_dim,
-        state_dim=action_dim if pi05 else axes(shapes, "state_proj/kernel", 2)[0],
-        horizon=horizon,
-        max_prompt=(PI05 if pi05 else PI0).max_prompt,
-        image_names=IMAGE_NAMES,
-    )
+    vocab = axes(shapes, LLM + "embedder/input_embedding", 2)[0]
+    return {"vision": vision, "prefix": _gemma(shapes, ""), "vocab": vocab}
 
 
 def _gemma(shapes: Shapes, one: str) -> GemmaConfig:

@@ -116,6 +116,11 @@ class Worded(nn.Module):
         return outer.paligemma
 
     @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.embed_table.device
+
+    @property
     def language_model(self) -> Gemma:
         """The prefix stack."""
         return self.paligemma.model.language_model

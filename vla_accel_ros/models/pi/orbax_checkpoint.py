@@ -68,8 +68,20 @@ class Array:
 
 
 def holds(contents: Contents) -> bool:
+    """Return whether the folder has Orbax parameters of a pi0 or pi0.5, and no safetensors beside them."""
+    return holds_arrays(contents) and not is_fast(contents.folder)
+
+
+def holds_arrays(contents: Contents) -> bool:
     """Return whether the folder has Orbax parameters and no safetensors beside them."""
     return not contents.tensors and (contents.folder / PARAMS / METADATA).is_file()
+
+
+def is_fast(folder: Path) -> bool:
+    """Return whether the arrays are those of PaliGemma alone."""
+    tree = read_json(folder / PARAMS / METADATA).get("tree_metadata")
+    names = str([*tree]) if isinstance(tree, dict) else ""
+    return "'PaliGemma'" in names and "action_in_proj" not in names and "state_proj" not in names
 
 
 def read_arrays(folder: Path) -> list[Array]:
@@ -147,7 +159,7 @@ def load_orbax_model(arrays: list[Array], config: PiConfig, folder: Path, option
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
     model = empty_pi(config, options.dtype)
     total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
-    fill(model, _values(arrays), options.device, total, where, options.progress, fused_parts(model))
+    fill(model, array_values(arrays), options.device, total, where, options.progress, fused_parts(model))
     return finished(model)
 
 
@@ -165,10 +177,11 @@ def weights(contents: Contents) -> Weights:
     stored = stored_parameters(arrays, contents.folder)
     config = read_config(contents, arrays)
     pi_sources(stored, config, contents.folder / PARAMS)
-    return Weights(stored, _values(arrays), fused_parts(empty_pi(config)))
+    return Weights(stored, array_values(arrays), fused_parts(empty_pi(config)))
 
 
-def _values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:
+def array_values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each parameter with its value; one array is in memory at a time."""
     for array in arrays:
         values = array.read()
         for part in slices(array.name, array.shape):

@@ -77,9 +77,11 @@ class Public:
 USUAL = {
     "pi0": Training(None, False, False, False),
     "pi05": Training(None, True, True, False),
+    "pi0_fast": Training(None, True, True, False),
 }
 """Each kind's defaults: those of our folders that were written before they kept these settings."""
 _PI0, _PI05 = Training(50, False, False, False, ()), Training(50, True, True, False, ())
+_FAST = Training(10, True, True, False, ())
 _ALOHA, _SEVEN, _HAND = (6, -1, 6, -1), (7, -1), (6, -1)
 _VELOCITIES, _JOINTS = "velocities of seven joints and a gripper", "seven joints and a gripper"
 _BOTH, _LIBERO = "ALOHA's two arms, six joints and a gripper each", "a displacement of the hand and a gripper"
@@ -111,6 +113,11 @@ PUBLIC: Mapping[str, Public] = {
         for name in ("pi0_libero", "pi0_libero_low_mem_finetune")
     },
     "pi05_libero": Public("pi05", replace(_PI05, action_horizon=10, discrete_state_input=False), _LIBERO),
+    "pi0_fast_droid": Public("pi0_fast", _FAST, _VELOCITIES),
+    "pi0_fast_full_droid_finetune": Public(
+        "pi0_fast", replace(_FAST, action_horizon=16, delta_action_mask=_SEVEN), _JOINTS
+    ),
+    "pi0_fast_libero": Public("pi0_fast", replace(_FAST, delta_action_mask=_HAND), _LIBERO),
     "paligemma_diffusion_droid": Public("pi0", replace(_PI0, action_horizon=10), _VELOCITIES),
 }
 """From openpi's training/config.py and training/misc (commit 15a9616a). Those of low memory hold LoRA
@@ -136,6 +143,8 @@ def read_training(where: Path, stored: Mapping[str, Any], said: str, kind: str) 
     settings = {name: value for name, value in asdict(training).items() if value is not None}
     if kind == "pi0":
         settings["discrete_state_input"] = False
+    if kind == "pi0_fast":
+        settings |= {"discrete_state_input": True, "use_quantile_norm": True}
     return replace(ours, **settings)
 
 

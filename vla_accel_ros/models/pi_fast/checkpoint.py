@@ -7,18 +7,20 @@ action_tokenizer_name says if that is a folder. lerobot downloads both tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import LEROBOT as LEROBOT_FIELDS
-from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, check_fields, words
+from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, OURS, check_fields, words
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
     Options,
     Weights,
+    action_size,
     filled,
     read_sizes,
     renamed,
@@ -26,15 +28,17 @@ from vla_accel_ros.models.checkpoints.formats import (
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, whole
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
 from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.pi.checkpoint import check_training, known_training, openpi_description
 from vla_accel_ros.models.pi.infer_config import PREFIX, VISION, VISION_HEAD_DIM
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
+from vla_accel_ros.models.pi.training import DELTA
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer
 from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.pi_fast.policy import SKIPPED, PiFastPolicy
-from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     ACTION_TOKENIZER,
@@ -44,6 +48,7 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     read_lerobot_normalizers,
     read_relative,
 )
+from vla_accel_ros.models.processing.norm_stats import read_normalizers as openpi_normalizers
 from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
@@ -67,18 +72,52 @@ def holds(contents: Contents) -> bool:
 def load(contents: Contents, options: Options) -> PiFastPolicy:
     """See checkpoint.load_policy."""
     folder, config = contents.folder, read_pi_fast_config(contents)
+
+    def read_weights() -> PiFast:
+        table, where = contents.table, contents.weights
+        check_pi_fast(table, config, where)
+        network = empty_pi_fast(config).set_precision(options.dtype)
+        names = {ROOT + name: name for name, _ in network.named_parameters()}
+        return filled(network, table, names, where, options, fused_parts(network))
+
+    if config.openpi:
+        return openpi_policy(contents, config, options, read_weights)
     tokenizer, fast = load_tokenizer(folder, config.vocab), load_fast(contents)
     state, actions = Normalizer.identity(), Normalizer.identity()
     if options.normalize:
         state, actions = read_normalizers(folder, config, options.statistics)
     relative = read_relative(folder, config.action_dim, contents.config) if options.normalize else None
     mask = options.actions(relative, config.action_dim, str(folder))
-
-    def read_weights() -> PiFast:
-        return load_pi_fast_model(contents.table, config, contents.weights, options)
-
     model = options.network(config, str(folder), read_weights)
     return PiFastPolicy(model, tokenizer, state, actions, mask, conventions=LEROBOT, fast=fast)
+
+
+def openpi_policy(
+    contents: Contents, config: PiFastConfig, options: Options, read_weights: Callable[[], PiFast]
+) -> PiFastPolicy:
+    """Build a policy that openpi trained. read_weights: called last. Raises ValueError if a setting of its
+    training is unknown."""
+    folder = contents.folder
+    tokenizer, fast = load_tokenizer(folder, config.vocab), load_fast(contents)
+    training, _ = known_training(contents, config)
+    declared = {DELTA} if options.delta_mask is not None or OURS in contents.config else set()
+    check_training(contents, training, tuple(name for name in training.unknown if name not in declared))
+    state, actions = Normalizer.identity(), Normalizer.identity()
+    if options.normalize:
+        state, actions = openpi_normalizers(folder, True, options.statistics)
+    width = action_size(actions.size, config.action_dim, folder)
+    mask = options.actions(training.relative(width), width, str(folder))
+    model = options.network(config, str(folder), read_weights)
+    return PiFastPolicy(model, tokenizer, state, actions, mask, conventions=OPENPI, fast=fast)
+
+
+def describe_openpi(
+    contents: Contents, config: PiFastConfig, statistics: str | None, form: str, missing: Missing
+) -> Description:
+    """See models.checkpoints.description. missing: of the weights."""
+    described = openpi_description(contents, config, statistics, form)
+    missing.read(load_fast, contents)
+    return replace(described, missing=(*described.missing, *missing.sentences))
 
 
 def load_fast(contents: Contents) -> FastTokenizer:
@@ -117,30 +156,23 @@ def check_settings(data: Mapping[str, Any]) -> None:
     check_fields(data, "", FIELDS, FIXED)
 
 
+@tensors_of("the folder that lerobot saved a pi0-FAST in")
 def infer_pi_fast(shapes: Shapes, data: Mapping[str, Any]) -> PiFastConfig:
     """Return the sizes of the checkpoint with these tensors. data: lerobot's config.json. Raises ValueError
     if a tensor is missing or a setting is unknown."""
     check_settings(data)
-    try:
-        head_dim, _ = axes(
-            shapes, f"{ROOT}{PREFIX}layers.0.self_attn.k_proj.weight", 2
-        )  # of its one key head
-        return PiFastConfig(
-            vision=siglip(shapes, ROOT + VISION, VISION_HEAD_DIM),
-            prefix=stack(GemmaConfig, shapes, ROOT + PREFIX, head_dim),
-            vocab=axes(shapes, ROOT + HEAD, 2)[0],
-            action_dim=_channels(data),
-            state_dim=whole(data, "max_state_dim", 32),
-            horizon=whole(data, "n_action_steps"),
-            max_action_tokens=whole(data, "max_decoding_steps", whole(data, "max_action_tokens", 256)),
-            max_prompt=whole(data, "tokenizer_max_length", 200),
-            image_names=lerobot_cameras(data),
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder that lerobot saved a pi0-FAST in."
-        ) from error
+    head_dim, _ = axes(shapes, f"{ROOT}{PREFIX}layers.0.self_attn.k_proj.weight", 2)  # of its one key head
+    return PiFastConfig(
+        vision=siglip(shapes, ROOT + VISION, VISION_HEAD_DIM),
+        prefix=stack(GemmaConfig, shapes, ROOT + PREFIX, head_dim),
+        vocab=axes(shapes, ROOT + HEAD, 2)[0],
+        action_dim=_channels(data),
+        state_dim=whole(data, "max_state_dim", 32),
+        horizon=whole(data, "n_action_steps"),
+        max_action_tokens=whole(data, "max_decoding_steps", whole(data, "max_action_tokens", 256)),
+        max_prompt=whole(data, "tokenizer_max_length", 200),
+        image_names=lerobot_cameras(data),
+    )
 
 
 def _channels(data: Mapping[str, Any]) -> int:
@@ -153,22 +185,15 @@ def _channels(data: Mapping[str, Any]) -> int:
     return whole({"shape": shape[0]}, "output_features.action.shape")
 
 
-def load_pi_fast_model(
-    table: Mapping[str, Stored], config: PiFastConfig, where: Path, options: Options
-) -> PiFast:
-    """Return a model of these sizes with the weights of `table`. Raises ValueError listing every tensor that
-    does not fit."""
-    check_pi_fast(table, config, where)
+def empty_pi_fast(config: PiFastConfig) -> PiFast:
+    """Return a model of these sizes on `meta`."""
     with on_meta():
-        model = PiFast(config).set_precision(options.dtype)
-    names = {ROOT + name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options, fused_parts(model))
+        return PiFast(config)
 
 
 def check_pi_fast(table: Mapping[str, Stored], config: PiFastConfig, where: Path) -> None:
     """Raise one ValueError that lists every difference between the tensors and the model."""
-    with on_meta():
-        model = PiFast(config)
+    model = empty_pi_fast(config)
     shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     check_table(table, shapes, lambda name: False, where)
 
@@ -176,6 +201,9 @@ def check_pi_fast(table: Mapping[str, Stored], config: PiFastConfig, where: Path
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
     folder, config, missing = contents.folder, read_pi_fast_config(contents), Missing()
+    if config.openpi:
+        missing.read(lambda: check_pi_fast(contents.table, config, contents.weights))
+        return describe_openpi(contents, config, statistics, "openpi's pi0-FAST, converted", missing)
     nothing = (Normalizer.identity(), Normalizer.identity())
     state, actions = missing.read(read_normalizers, folder, config, statistics, default=nothing)
     relative = missing.read(read_relative, folder, config.action_dim, contents.config)

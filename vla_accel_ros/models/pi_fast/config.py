@@ -6,17 +6,18 @@ key `vla_accel_ros`; lerobot's folders lack it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from vla_accel_ros.models.config import (
+    TRAINED_AS,
     GemmaConfig,
+    Sizes,
     VisionConfig,
     check_image_names,
     check_whole,
-    read_fields,
-    read_names,
 )
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
@@ -25,12 +26,14 @@ ENDS = 2
 
 
 @dataclass(frozen=True)
-class PiFastConfig:
+class PiFastConfig(Sizes):
     """A whole network.
 
     action_dim: channels of an action as the robot has them. state_dim: of the state. horizon: actions in a
     chunk. max_action_tokens: most tokens of a chunk. max_prompt: most language tokens in a prompt.
-    image_names: the cameras in prefix order.
+    image_names: the cameras in prefix order. openpi: whether it was trained by openpi, whose prompt has small
+    letters and no id at its end, where cameras that are absent are black pictures, the head is the token
+    embedding, and generated tokens leave out one position.
     """
 
     vision: VisionConfig
@@ -43,6 +46,10 @@ class PiFastConfig:
     max_prompt: int
     image_names: tuple[str, ...]
     kind: str = "pi0_fast"
+    openpi: bool = False
+
+    ABSENT: ClassVar[Mapping[str, Any]] = {"openpi": False}
+    BESIDE: ClassVar[tuple[str, ...]] = (TRAINED_AS,)
 
     def __post_init__(self) -> None:
         if self.kind != "pi0_fast":
@@ -73,19 +80,6 @@ class PiFastConfig:
     def max_tokens(self) -> int:
         """Largest number of tokens in a prefix."""
         return len(self.image_names) * self.image_tokens + self.max_prompt + ENDS
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> PiFastConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        fields = read_fields(cls, data, "config")
-        vision = VisionConfig(**read_fields(VisionConfig, fields["vision"], "config.vision"))
-        prefix = GemmaConfig(**read_fields(GemmaConfig, fields["prefix"], "config.prefix"))
-        names = read_names(fields["image_names"])
-        return cls(**{**fields, "vision": vision, "prefix": prefix, "image_names": names})
 
 
 PI0_FAST = PiFastConfig(

@@ -65,9 +65,9 @@ class FastTokenizer:
         text = "".join(map(chr, numbers.ravel().tolist()))
         return list(self._pairs.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, tokens: Sequence[int], horizon: int, dims: int) -> np.ndarray:
+    def decode(self, tokens: Sequence[int], horizon: int, dims: int, whole: bool = False) -> np.ndarray:
         """Return the chunk float64 [horizon, dims] of tokens, normalised. Raises ValueError for what is no
-        token, or stands for no number."""
+        token, or stands for no number; for more or fewer numbers than the chunk's if it must be `whole`."""
         strangers = [token for token in tokens if not 0 <= token < self.size]
         if strangers:
             raise ValueError(
@@ -78,6 +78,8 @@ class FastTokenizer:
         if len(numbers) and np.abs(numbers).max() > MOST_COEFFICIENT:
             raise ValueError("the model wrote action tokens that are no whole characters.")
         size = horizon * dims
+        if whole and len(numbers) != size:
+            raise ValueError(f"the model wrote {len(numbers)} numbers where a chunk has {size}.")
         numbers = np.pad(numbers[:size], (0, max(0, size - len(numbers))))
         waves: np.ndarray = cosines(horizon).T @ (numbers.reshape(horizon, dims) / self.scale)
         return waves

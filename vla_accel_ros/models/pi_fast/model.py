@@ -1,4 +1,4 @@
-"""pi0-FAST in plain torch: PaliGemma alone, whose head is a matrix of its own.
+"""pi0-FAST in plain torch: PaliGemma alone, whose head is a matrix of its own, but for openpi's.
 
 Parameter names are those of lerobot's policy, which names an expert that it has not.
 """
@@ -21,7 +21,8 @@ class PaliGemma(nn.Module):
     def __init__(self, config: PiFastConfig) -> None:
         super().__init__()
         self.model = PaliGemmaModel(config)
-        self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False)
+        if not config.openpi:
+            self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False)
 
 
 class Outer(nn.Module):
@@ -50,4 +51,4 @@ class PiFast(Worded):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab]."""
-        return F.linear(hidden, self.paligemma.lm_head.weight)
+        return F.linear(hidden, self.embed_table if self.config.openpi else self.paligemma.lm_head.weight)

@@ -1,13 +1,14 @@
 """A pi0-FAST policy: the network, and the conversion between it and a robot's units.
 
 It has Policy's methods, but a request produces tokens until one ends them, and `actions` turns all of them
-into a chunk: "Action: ", the tokens of FAST, "|". Images are lerobot's. The prompt has the state, and ends
-with the id that begins sequences.
+into a chunk: "Action: ", the tokens of FAST, "|". The prompt has the state, and ends with the id that begins
+sequences. PiFastConfig.openpi says what openpi does otherwise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +17,12 @@ from torch import Tensor
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer
 from vla_accel_ros.models.pi_fast.model import PiFast
-from vla_accel_ros.models.policy import Policy
+from vla_accel_ros.models.policy import HostInputs, Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import state_bins
+
+if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
+    from vla_accel_ros.types import Observation
 
 BEFORE, END = "Action: ", "|"
 """What the model writes before and after a chunk."""
@@ -26,9 +30,14 @@ SKIPPED = 128
 """Last ids of PaliGemma's vocabulary, before which those of FAST stand, backwards."""
 
 
-def fast_prompt(instruction: str, state: np.ndarray) -> str:
+BLACK = np.zeros((1, 1, 3), np.uint8)
+"""The picture of an absent camera."""
+
+
+def fast_prompt(instruction: str, state: np.ndarray, openpi: bool = False) -> str:
     """Return the whole prompt. state: normalised, [D]."""
-    words = instruction.strip().replace("_", " ").replace("\n", " ")
+    words = instruction.strip().replace("_", " ")
+    words = words.lower() if openpi else words.replace("\n", " ")
     return f"Task: {words}, State: {' '.join(str(number) for number in state_bins(state))};\n"
 
 
@@ -59,10 +68,27 @@ class PiFastPolicy(Policy):
         """Return the prompt's token ids. Raises ValueError if there are more than max_prompt."""
         check_words(instruction, self.config.max_prompt)
         normal = self.state_normalizer.normalize(self.state_normalizer.padded(np.asarray(state)))
-        tokens = self.tokenizer.encode(fast_prompt(instruction, normal), bos=True)
-        inner = tokens if self.tokenizer.begins else tokens[1:]
+        openpi = self.config.openpi
+        tokens = self.tokenizer.encode(fast_prompt(instruction, normal, openpi), bos=True)
+        inner = tokens if openpi or self.tokenizer.begins else tokens[1:]
         check_prompt(instruction, inner, self.config.max_prompt)
-        return [*inner, tokens[0]]
+        return inner if openpi else [*inner, tokens[0]]
+
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        """See Policy."""
+        host = super().host_inputs(observation)
+        if not self.config.openpi:
+            return host
+        images = tuple(observation.images.get(name, BLACK) for name in self.config.image_names)
+        return HostInputs(images, self.config.image_names, host.tokens)
+
+    def prefill(self, seen: Tensor, words: Tensor) -> dict[str, Any]:
+        """See PiFastConfig.chain. The position that openpi leaves out is one before the prefix here, since
+        positions count by their distance alone."""
+        prefix = self.join(seen, words)
+        positions = torch.arange(prefix.shape[1], device=prefix.device)[None] - int(self.config.openpi)
+        hidden, kv = self.model.prefix(prefix, positions=positions)
+        return {"kv": kv, "hidden": hidden[0, -1]}
 
     def actions(self, raw: Tensor, state: np.ndarray) -> np.ndarray:
         """Generated ids int64 [1, n] -> actions float32 [H, D]. Raises ValueError for tokens that are no
@@ -70,7 +96,7 @@ class PiFastPolicy(Policy):
         assert self.fast is not None
         (tokens,) = raw.tolist()
         codes = self.tokenizer.words - 1 - SKIPPED - np.array(self._between(tokens), np.int64)
-        chunk = self.fast.decode(codes.tolist(), self.config.horizon, self.joints)
+        chunk = self.fast.decode(codes.tolist(), self.config.horizon, self.joints, self.config.openpi)
         return super().actions(torch.from_numpy(chunk), state)
 
     def _between(self, tokens: list[int]) -> list[int]:

@@ -7,18 +7,16 @@ All modules take their shapes from here, so a recorded test model of 300 k param
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from vla_accel_ros.models.config import (
     LlamaConfig,
+    Sizes,
     VisionConfig,
     check_expert,
     check_image_names,
     check_whole,
-    read_fields,
-    read_names,
 )
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
@@ -28,7 +26,7 @@ UNIT = 64
 
 
 @dataclass(frozen=True)
-class SmolVLAConfig:
+class SmolVLAConfig(Sizes):
     """A whole SmolVLA network.
 
     shuffle: the connector joins shuffle x shuffle patches into one image token.
@@ -98,21 +96,6 @@ class SmolVLAConfig:
     def crossing(self) -> tuple[int, ...]:
         """The layers of the expert in which the actions attend only to the prefix."""
         return tuple(layer for layer in range(self.expert.depth) if layer % self.self_every)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> SmolVLAConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        fields = read_fields(cls, data, "config")
-        parts = {
-            "vision": VisionConfig(**read_fields(VisionConfig, fields["vision"], "config.vision")),
-            "prefix": LlamaConfig(**read_fields(LlamaConfig, fields["prefix"], "config.prefix")),
-            "expert": LlamaConfig(**read_fields(LlamaConfig, fields["expert"], "config.expert")),
-        }
-        return cls(**{**fields, **parts, "image_names": read_names(fields["image_names"])})
 
 
 SMOLVLA = SmolVLAConfig(

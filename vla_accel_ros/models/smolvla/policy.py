@@ -60,11 +60,6 @@ class SmolVLAPolicy(Policy):
         return self.model.config
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
     def pixel_rule(self) -> PixelRule:
         """How a camera image becomes the network's pixels."""
         return PIXELS

@@ -12,7 +12,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
-from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, whole
+from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
 
 VLM = "model.vlm_with_expert.vlm.model."
@@ -28,6 +28,7 @@ FIELDS = LEROBOT | words("""
 FIXED: Mapping[str, Any] = {**LEROBOT_FIXED, "add_image_special_tokens": False}
 
 
+@tensors_of("the folder that lerobot saved a SmolVLA in")
 def infer_smolvla(
     shapes: Shapes, data: Mapping[str, Any], head_dim: int = HEAD_DIM, vision_head_dim: int = HEAD_DIM
 ) -> SmolVLAConfig:
@@ -36,28 +37,22 @@ def infer_smolvla(
     Raises ValueError if a tensor is missing or a setting is unknown.
     """
     check_settings(data)
-    try:
-        vision = siglip(shapes, VISION, vision_head_dim)
-        _, joined = axes(shapes, VLM + "connector.modality_projection.proj.weight", 2)
-        _check_resize(data, vision)
-        return SmolVLAConfig(
-            vision=vision,
-            shuffle=round((joined / vision.width) ** 0.5),
-            prefix=stack(LlamaConfig, shapes, TEXT, head_dim, norm_eps=NORM_EPS),
-            expert=stack(LlamaConfig, shapes, EXPERT, head_dim, norm_eps=NORM_EPS),
-            self_every=_self_every(data),
-            vocab=axes(shapes, TEXT + "embed_tokens.weight", 2)[0],
-            action_dim=axes(shapes, "model.action_in_proj.weight", 2)[1],
-            state_dim=axes(shapes, "model.state_proj.weight", 2)[1],
-            horizon=whole(data, "chunk_size"),
-            max_prompt=whole(data, "tokenizer_max_length"),
-            image_names=lerobot_cameras(data),
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder that lerobot saved a SmolVLA in."
-        ) from error
+    vision = siglip(shapes, VISION, vision_head_dim)
+    _, joined = axes(shapes, VLM + "connector.modality_projection.proj.weight", 2)
+    _check_resize(data, vision)
+    return SmolVLAConfig(
+        vision=vision,
+        shuffle=round((joined / vision.width) ** 0.5),
+        prefix=stack(LlamaConfig, shapes, TEXT, head_dim, norm_eps=NORM_EPS),
+        expert=stack(LlamaConfig, shapes, EXPERT, head_dim, norm_eps=NORM_EPS),
+        self_every=_self_every(data),
+        vocab=axes(shapes, TEXT + "embed_tokens.weight", 2)[0],
+        action_dim=axes(shapes, "model.action_in_proj.weight", 2)[1],
+        state_dim=axes(shapes, "model.state_proj.weight", 2)[1],
+        horizon=whole(data, "chunk_size"),
+        max_prompt=whole(data, "tokenizer_max_length"),
+        image_names=lerobot_cameras(data),
+    )
 
 
 def check_settings(data: Mapping[str, Any]) -> None:

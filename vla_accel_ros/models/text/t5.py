@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
-from vla_accel_ros.models.config import T5Config
+from vla_accel_ros.models.encoder_sizes import T5Config
 from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.openvla.sizes import TRANSFORMERS

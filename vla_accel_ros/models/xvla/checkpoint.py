@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing
+from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
@@ -60,6 +60,15 @@ MICROSOFTS = (
 SHARED = "vlm.language_model.shared.weight"
 """Another name of the token embedding."""
 UNUSED = re.compile(r"^vlm\.language_model\.(final_logits_bias|lm_head\.|decoder\.)|^vlm\.lm_head\.")
+
+
+EE6D = ("ee6d", "agibot_ee6d")
+HANDS = tuple(
+    group
+    for number in (1, 2)
+    for group in (Group(f"hand_{number}", 9, {"preset": "xvla"}), Group(f"gripper_{number}", 1))
+)
+"""Two hands with a gripper each; a robot with one has the first."""
 
 
 def holds(contents: Contents) -> bool:
@@ -109,7 +118,14 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     delay = trained_delay(contents, config.horizon)
 
     def read_weights() -> XVLA:
-        return load_xvla_model(contents.table, config, contents.weights, options)
+        table, where = contents.table, str(contents.weights)
+        check_xvla(table, config, contents.weights)
+        with on_meta():
+            network = XVLA(config).to(options.dtype)
+        total = sum(stored.bytes for stored in _shaped(table).values())
+        told = options.progress, None, options.layer_loaded
+        fill(network, _values(table), options.device, total, where, *told)
+        return network.requires_grad_(False).eval()
 
     model = options.network(config, str(folder), read_weights)
     return XVLAPolicy(
@@ -135,19 +151,6 @@ def read_domain(folder: Path, config: XVLAConfig) -> int:
         f"{folder / BEFORE} has no step xvla_add_domain_id, which says for which kind of robot the policy "
         "acts; copy the processors of its training."
     )
-
-
-def load_xvla_model(table: Mapping[str, Stored], config: XVLAConfig, where: Path, options: Options) -> XVLA:
-    """Return a model of these sizes with the weights of `table`. Raises ValueError listing every tensor that
-    does not fit."""
-    check_xvla(table, config, where)
-    with on_meta():
-        model = XVLA(config).to(options.dtype)
-    total = sum(stored.bytes for stored in _shaped(table).values())
-    fill(
-        model, _values(table), options.device, total, str(where), options.progress, None, options.layer_loaded
-    )
-    return model.requires_grad_(False).eval()
 
 
 def _values(table: Mapping[str, Stored]) -> Iterator[tuple[str, Tensor]]:
@@ -187,7 +190,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     domain = missing.read(read_domain, folder, config, default=None)
     notes = [f"acts as domain {domain} of {config.domains}, with actions {config.action_mode}"]
     notes += delay_notes(contents, config.horizon, missing)
-    return lerobot_description(contents, config, state, actions, missing, notes, statistics)
+    described = lerobot_description(contents, config, state, actions, missing, notes, statistics)
+    return replace(described, groups=HANDS if config.action_mode in EE6D else ())
 
 
 def weights(contents: Contents) -> Weights:

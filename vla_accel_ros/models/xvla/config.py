@@ -7,11 +7,10 @@ it for them.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from vla_accel_ros.models.config import check_image_names, check_whole, read_fields, read_names
+from vla_accel_ros.models.config import Sizes, check_image_names, check_whole
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 
 
@@ -61,7 +60,7 @@ class BartConfig:
 
 
 @dataclass(frozen=True)
-class XVLAConfig:
+class XVLAConfig(Sizes):
     """A whole X-VLA network.
 
     image_size: side of a view. width, depth, mlp, heads: of the transformer. domains: rows of what each kind
@@ -141,20 +140,6 @@ class XVLAConfig:
     def prefix_rows(self) -> int:
         """Rows of the prefix in the transformer's sequence, without the soft prompts."""
         return self.views * self.image_tokens + self.max_prompt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of numbers, strings and lists."""
-        return {**asdict(self), "image_names": list(self.image_names)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> XVLAConfig:
-        """Inverse of to_json. Raises ValueError naming missing or unknown fields."""
-        fields = read_fields(cls, data, "config")
-        vision = read_fields(DaViTConfig, fields["vision"], "config.vision")
-        vision = {name: tuple(value) if isinstance(value, list) else value for name, value in vision.items()}
-        text = BartConfig(**read_fields(BartConfig, fields["text"], "config.text"))
-        names = read_names(fields["image_names"])
-        return cls(**{**fields, "vision": DaViTConfig(**vision), "text": text, "image_names": names})
 
 
 CONVOLUTIONS = ((7, 4, 3), (3, 2, 1), (3, 2, 1), (3, 2, 1))

@@ -70,11 +70,6 @@ class XVLAPolicy(Policy):
         return self.model.config
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
     def kv_dtype(self) -> torch.dtype:
         """Dtype of what the prefix leaves."""
         return self.model.transformer.pos_emb.dtype

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
-from vla_accel_ros.models.inferred import Shapes, axes, depth, whole
+from vla_accel_ros.models.inferred import Shapes, axes, depth, tensors_of, whole
 from vla_accel_ros.models.openvla.sizes import GENERATION, TRANSFORMERS
 from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
 from vla_accel_ros.models.xvla.config import CONVOLUTIONS, BartConfig, DaViTConfig, XVLAConfig
@@ -73,6 +73,7 @@ BART_FIXED: Mapping[str, Any] = {
 }
 
 
+@tensors_of("the folder that lerobot saved an X-VLA in")
 def infer_xvla(shapes: Shapes, data: Mapping[str, Any]) -> XVLAConfig:
     """Return the sizes of the checkpoint with these tensors, by transformers' names. data: lerobot's
     config.json.
@@ -81,39 +82,33 @@ def infer_xvla(shapes: Shapes, data: Mapping[str, Any]) -> XVLAConfig:
     """
     check_settings(data)
     florence = data["florence_config"]
-    try:
-        text = _text(shapes, florence["text_config"])
-        width, mlp = _transformer(shapes)
-        cameras, side = lerobot_cameras(data), _side(data)
-        _, outer = axes(shapes, HEAD + "action_decoder.bias.weight", 2)
-        domains, prompts = axes(shapes, HEAD + "soft_prompt_hub.weight", 2)
-        empty = whole(data, "empty_cameras", 0, least=0)
-        return XVLAConfig(
-            vision=_vision(shapes, florence["vision_config"]),
-            text=text,
-            image_size=side,
-            width=width,
-            depth=depth(shapes, HEAD + "blocks."),
-            mlp=mlp,
-            heads=whole(data, "num_heads"),
-            domains=domains,
-            prompts=prompts // width,
-            time_dim=whole(data, "dim_time"),
-            max_positions=axes(shapes, HEAD + "pos_emb", 3)[1],
-            domain_projections=bool(data.get("use_hetero_proj", False)),
-            action_dim=outer,
-            state_dim=whole(data, "max_state_dim", 32),
-            horizon=whole(data, "chunk_size"),
-            max_prompt=whole(data, "tokenizer_max_length"),
-            views=max(whole(data, "num_image_views", 1), len(cameras) + empty),
-            image_names=cameras,
-            action_mode=_mode(data),
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give the "
-            "folder that lerobot saved an X-VLA in."
-        ) from error
+    text = _text(shapes, florence["text_config"])
+    width, mlp = _transformer(shapes)
+    cameras, side = lerobot_cameras(data), _side(data)
+    _, outer = axes(shapes, HEAD + "action_decoder.bias.weight", 2)
+    domains, prompts = axes(shapes, HEAD + "soft_prompt_hub.weight", 2)
+    empty = whole(data, "empty_cameras", 0, least=0)
+    return XVLAConfig(
+        vision=_vision(shapes, florence["vision_config"]),
+        text=text,
+        image_size=side,
+        width=width,
+        depth=depth(shapes, HEAD + "blocks."),
+        mlp=mlp,
+        heads=whole(data, "num_heads"),
+        domains=domains,
+        prompts=prompts // width,
+        time_dim=whole(data, "dim_time"),
+        max_positions=axes(shapes, HEAD + "pos_emb", 3)[1],
+        domain_projections=bool(data.get("use_hetero_proj", False)),
+        action_dim=outer,
+        state_dim=whole(data, "max_state_dim", 32),
+        horizon=whole(data, "chunk_size"),
+        max_prompt=whole(data, "tokenizer_max_length"),
+        views=max(whole(data, "num_image_views", 1), len(cameras) + empty),
+        image_names=cameras,
+        action_mode=_mode(data),
+    )
 
 
 def check_settings(data: Mapping[str, Any]) -> None:

@@ -86,7 +86,9 @@ def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:
         value(node, "rtc_method"),
     )
     chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"), contract.turns)
-    relative = [hand.name for hand, _ in contract.hands if hand.relative_to == "observation"]
+    relative = [
+        hand.name for hand, _ in contract.hands if not hand.beside and hand.relative_to == "observation"
+    ]
     if relative and value(node, "rtc") != "never":
         reason = f"poses of {', '.join(relative)} are relative to their own chunk's observation"
         node.get_logger().info(f"chunks are not guided by those before: {reason}")

@@ -31,6 +31,12 @@ from vla_accel_ros.tools.contract.controllers import controller_lines
 from vla_accel_ros.tools.contract.text import comment, line, plain
 
 HAND = 6
+HAND_KEYS = {
+    "base": "the link of the robot that poses are in",
+    "tip": "the link that they are of",
+    "linear": "greatest speed in m/s",
+    "angular": "and in rad/s",
+}
 SUFFIX = ".pos"
 """Of lerobot's names of joints."""
 _ANY = {
@@ -74,7 +80,7 @@ def write_contract(model: Description, robot: Robot = Robot()) -> str:
     survey = robot.survey
     limits = {} if robot.urdf is None else urdf.read(robot.urdf)
     columns = counts(model.actions).start or counts(model.state).start
-    twist = model.twist and columns > HAND
+    twist = model.twist and columns > HAND and not model.groups
     states = _states(model, columns) or columns or 1
     names, order = _joint_names(model, states, limits, survey)
     joints = _joint_stream(survey, names)
@@ -82,6 +88,7 @@ def write_contract(model: Description, robot: Robot = Robot()) -> str:
     lines = [
         f"# A contract for {model.folder.name} ({model.config.kind}), from the checkpoint{read}; "
         f"config/contracts/sim_arm.yaml explains the keys. Fill in every {UNKNOWN}.",
+        *(text for note in model.notes for text in comment(note)),
         line(0, "robot", "my_robot", "a default: any name"),
         "",
         "cameras:",
@@ -94,10 +101,15 @@ def write_contract(model: Description, robot: Robot = Robot()) -> str:
     if robot.urdf is not None:
         origin = robot.urdf_origin or "--urdf"
         lines += [line(0, "urdf", json.dumps(str(robot.urdf.resolve())), origin)]
+    elif model.groups:
+        lines += [line(0, "urdf", UNKNOWN, "the file of the robot's description")]
     lines += [
         line(0, "acceleration", UNKNOWN, "rad/s^2 of every joint that gives none of its own: the maker's"),
         "",
     ]
+    if model.groups:
+        names, sections = _hands(model)
+        return "\n".join([*lines, *sections, *_end(survey, names, 0)])
     lines += _actions(model, twist)
     if not model.state.shape[1] and not twist:
         order += f" The model has no statistics: at most {model.state_dim or model.action_dim} joints."
@@ -108,14 +120,48 @@ def write_contract(model: Description, robot: Robot = Robot()) -> str:
         position = None if joints is None else joints.positions.get(name)
         lines += _joint(model, index, name, limits.get(name), None if twist else reading, position)
     hand = len(names) - (columns - HAND) if twist else 0
-    lines += ["", "controllers:", *controller_lines(survey, names, hand), "", "chunk:"]
-    lines += [
-        line(1, "step_dt_s", UNKNOWN, "time between two actions in the training data, such as 0.0333 or 0.2"),
-        line(1, "max_age_s", "0.8", "a default: longer than from image to chunk and chunk to chunk together"),
-    ]
-    text = "\n".join(lines) + "\n"
+    text = "\n".join([*lines, *_end(survey, names, hand)])
     _check(text, model)
     return text
+
+
+def _end(survey: Survey | None, names: Sequence[str], hand: int) -> list[str]:
+    return [
+        *("", "controllers:", *controller_lines(survey, names, hand), "", "chunk:"),
+        line(1, "step_dt_s", UNKNOWN, "time between two actions in the training data, such as 0.0333 or 0.2"),
+        line(1, "max_age_s", "0.8", "a default: longer than from image to chunk and chunk to chunk together"),
+        "",
+    ]
+
+
+def _hands(model: Description) -> tuple[list[str], list[str]]:
+    """The joints, whose names nobody says here, and the sections `hands` and `joints` of a policy that knows
+    poses. Which joints move a hand, only the URDF knows."""
+    lines, joints, start = [line(0, "actions", "hands", "the checkpoint"), "hands:"], list[list[str]](), 0
+    own = None if model.relative is None else Reading(UNDECIDED, "")
+    for group in model.groups:
+        if group.hand:
+            lines += [f"  {group.name}:", *(line(2, *item, "the checkpoint") for item in group.hand.items())]
+            for key, origin in HAND_KEYS.items():
+                lines.append(line(2, key, UNKNOWN, origin))
+        if not group.hand:
+            numbers = range(start, start + group.size)
+            joints += [_joint(model, index, UNKNOWN, None, own, None) for index in numbers]
+        elif "beside" not in group.hand:
+            every = line(1, "- name", UNKNOWN, f"and so on, every joint between base and tip of {group.name}")
+            joints.append(
+                [every, *(line(2, key, UNKNOWN, "the maker's") for key in ("lower", "upper", "velocity"))]
+            )
+        if group.pair:
+            joints[-1].append(line(2, "pair", "true", "the state has both fingers"))
+        start += group.size
+    kinds = (f"{group.name} ({'a pose, ' * bool(group.hand)}{group.size})" for group in model.groups)
+    lines += [
+        "",
+        *comment(f"States and actions are {', '.join(kinds)}. Give the robot's own names."),
+        "joints:",
+    ]
+    return [UNKNOWN] * len(joints), lines + [text for joint in joints for text in joint]
 
 
 def _states(model: Description, columns: int) -> int:
