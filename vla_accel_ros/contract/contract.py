@@ -139,7 +139,8 @@ class Contract:
         )
         if file.has("teleop"):
             teleop = file.child("teleop")
-            contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text))
+            twists = contract.twist is not None
+            contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text, twists))
         file.close()
         _check_names(file, contract)
         _check_twist(file, contract)
@@ -310,8 +311,6 @@ def _check_twist(file: Fields, contract: Contract) -> None:
     if contract.actions != "twist" and turning:
         problem, fix = "moves by twists, and actions are none", "write actions: twist, or kind: servo_joint"
         file.refuse(f"controllers[{turning[0]}].kind", "servo_twist", problem, fix)
-    if contract.actions == "twist" and contract.teleop is not None:
-        file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
     if len(turning) > 1:
         problem = "is there twice, but an action has one twist"
         file.refuse(f"controllers[{turning[1]}].kind", "servo_twist", problem, "keep one of them")

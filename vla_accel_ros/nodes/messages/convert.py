@@ -240,12 +240,12 @@ def execution_from_message(message: Motion) -> Execution:
 
 def command_from_message(message: Any) -> tuple[Sequence[str], Sequence[float]]:
     """Names and numbers of a person's command: positions of a JointState, velocities of a JointJog, or the
-    six of a TwistStamped, without names."""
+    six of a TwistStamped, with the name of their frame."""
     if isinstance(message, JointState):
         return message.name, message.position
     if isinstance(message, TwistStamped):
         linear, angular = message.twist.linear, message.twist.angular
-        return (), (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
+        return (message.header.frame_id,), (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
     return message.joint_names, message.velocities
 
 
