@@ -3,7 +3,8 @@
     python bench/precision.py [--subjects bundled random] [--kinds pi0 pi05] [--views 2]
 
 Two subjects. `bundled`: the demo policy on frames from the middle of simulated tasks; its actions are
-compared with those of the plain network in float32, in milliradians and relative to how far they move. It
+compared with those of the plain network in float32, in milliradians and relative to how far they move, and
+the bundled tasks are played with each precision, in simulated time, by the CPU. It
 runs anywhere; on a CPU with the kernels' references, whose times would say nothing and are not taken.
 `random`: pi0 and pi0.5 at full size with random weights on a GPU, with times. Random weights have no outlier
 channels, which cost trained ones the most; the demo policy is trained, but small. --model takes another
@@ -21,6 +22,7 @@ import torch
 
 from run import Bench, Given, Row, main, write
 from shared.actions import STEP_DT_S, chunks, frames, moved_rms_mrad
+from shared.closed_loop import bundled_success
 from shared.subjects import plain, relative
 from shared.timing import allocated_by, kernels_of, summary
 from tables.forms import RESULTS
@@ -29,7 +31,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.planning.work import ENGINE_PRECISIONS as PRECISIONS
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
-from vla_accel_ros.tools.options import chosen_model, model_option
+from vla_accel_ros.tools.options import chosen_model, contract_option, model_option
 from vla_accel_ros.tools.provenance import provenance
 from vla_accel_ros.tools.tune.pieces import times_ms
 
@@ -41,12 +43,19 @@ def options(add: Callable[..., Any]) -> None:
     subjects = ("bundled", "random") if torch.cuda.is_available() else ("bundled",)
     add("--subjects", nargs="+", choices=("bundled", "random"), default=subjects, help="random only on a GPU")
     add("--frames", type=int, default=48, help="of the simulation (default: %(default)s)")
+    add(
+        "--episodes",
+        type=int,
+        default=10,
+        help="of each task family, of bundled, 0 for none (default: %(default)s)",
+    )
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS), help="of random")
     add("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="of random")
     add("--views", nargs="+", type=int, default=(2,), help="numbers of cameras, of random")
     add("--runs", type=int, default=100, help="replays of each (default: %(default)s)")
     parser: Any = add.__self__  # type: ignore[attr-defined]
     model_option(parser)
+    contract_option(parser)
 
 
 def measure(given: Given) -> Iterator[Row]:
@@ -93,6 +102,8 @@ def bundled(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
                 "to_exact": float(np.linalg.norm(actions - same) / moved),
                 "copies_mb": engine.runner.copied_bytes / 1e6,
             }
+            if given.episodes and dtype == torch.float32:
+                case["success"] = bundled_success(given, engine.config.steps, precision)
             yield {name: _rounded(value) for name, value in case.items()}
 
 
@@ -141,7 +152,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-BENCH = Bench("precision", measure, options, smoke="--subjects bundled --frames 2")
+BENCH = Bench("precision", measure, options, smoke="--subjects bundled --frames 2 --episodes 0")
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

@@ -3,7 +3,8 @@
     python bench/stages.py [--runs N] [--device cpu|cuda] [--json FILE]
 
 Times whole engine calls from outside: observe (resize, encode, prefix), act (all denoising steps), and one
-token of ask. The file is stages_<device>.json: medians and p99 in milliseconds.
+token of ask. The file is stages_<device>.json: medians and p99 in milliseconds, and the success of this
+setting in the bundled tasks, in simulated time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from run import Bench, Given, Row, main
+from shared.closed_loop import bundled_success
 from shared.timing import summary, synchronize
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
@@ -30,6 +32,7 @@ WARM_UP = 10
 
 def options(add: Callable[..., Any]) -> None:
     add("--runs", type=int, default=200)
+    add("--episodes", type=int, default=10, help="of each task family (default: %(default)s)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     parser: Any = add.__self__  # type: ignore[attr-defined]
     model_option(parser)
@@ -68,10 +71,13 @@ def measure(given: Given) -> Iterator[None]:
     for name, row in table.items():
         print(f"{name:20} p50 {row['p50_ms']:8.3f} ms   p99 {row['p99_ms']:8.3f} ms")
     given.document["stages"] = table
+    given.document["success"] = bundled_success(given, DENOISE_STEPS)
+    print(f"success {given.document['success']}")
     yield None
 
 
-BENCH = Bench("stages", measure, options, rows="stages", about={"threads": 1, "seed": 0}, smoke="--runs 2")
+SEEDS = {"threads": 1, "seed": 0}
+BENCH = Bench("stages", measure, options, rows="stages", about=SEEDS, smoke="--runs 2 --episodes 1")
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

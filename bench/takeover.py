@@ -27,7 +27,7 @@ from adversary_scene import S
 
 from run import Bench, Given, Row, main
 
-KINDS = ("joint_trajectory", "forward_command", "servo_joint")
+KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
 FAULTS = (*PERSON, "stall", "held up", "no chunks", "jumps", "wild", "hold", "resume", "restart")
 FIRST, OFTEN_S = 1_000_000, (0.02, 0.3)
 

@@ -12,12 +12,20 @@ public:
   static BT::PortsList providedPorts()
   {
     return providedBasicPorts({BT::InputPort<std::string>("prompt"),
+                               BT::InputPort<double>("timeout_s"),
+                               BT::InputPort<std::string>("success_topic"),
+                               BT::InputPort<std::string>("success_service"),
+                               BT::InputPort<std::string>("success_question"),
                                BT::OutputPort<std::string>("termination_reason"),
                                BT::OutputPort<std::string>("message")});
   }
 
   bool setGoal(Goal& goal) override
   {
+    goal.timeout_s = getInput<double>("timeout_s").value_or(0.0);
+    goal.success_topic = getInput<std::string>("success_topic").value_or("");
+    goal.success_service = getInput<std::string>("success_service").value_or("");
+    goal.success_question = getInput<std::string>("success_question").value_or("");
     return getInput("prompt", goal.prompt).has_value();
   }
 

@@ -32,7 +32,7 @@ from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import tasks
-from vla_accel_ros.tools.demo_policy.evaluate import one_thread_each
+from vla_accel_ros.tools.demo_policy.evaluate import Plan, evaluate, one_thread_each
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Event, Handover, Session, Timing
 from vla_accel_ros.tools.options import chosen_contract, chosen_model, contract_option, model_option
@@ -209,3 +209,10 @@ def ways_compared(ways: Mapping[Way, int], given: Given, log: str) -> dict[str, 
             }
         )
     return {"family": "reach", "timing": asdict(REACH), "rows": rows}
+
+
+def bundled_success(given: Given, steps: int, precision: str | None = None) -> dict[str, Any]:
+    """Of `vla eval`'s tasks with the setting of a latency: given.episodes of each family, on the CPU."""
+    files = chosen_model(given), chosen_contract(given)
+    plan = Plan(*files, given.episodes, ("normal",), steps=steps, precision=precision)
+    return success(evaluate(plan, 1))

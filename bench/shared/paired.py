@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.tools.demo_policy.evaluate import wilson
+from vla_accel_ros.tools.demo.measure import wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.models import NAMES
-from tables.forms import Line, cells, one, result, table, views
+from tables.forms import Line, cells, one, result, table, views, won
 
 STAGES = ("encode", "prefill", "denoise")
 
@@ -78,7 +78,7 @@ def precisions() -> Iterator[Line]:
     """Of random weights, pi0 / pi0.5, and of the bundled policy."""
     yield (
         "", "encode, ms", "prefill, ms", "denoise, ms", "all, ms", "error against float32, random weights",
-        "bundled policy: error; greatest, mrad",
+        "bundled policy: error; greatest, mrad", "its success",
     )  # fmt: skip
     random, bundled = result("precision_random")["cases"], result("precision_bundled")["cases"]
     for precision in ("exact", "fp8", "int8", "int4"):
@@ -92,6 +92,7 @@ def precisions() -> Iterator[Line]:
             ),
             " / ".join(f"{100 * row['to_float32']:.1f}" for row in rows) + " %",
             f"{100 * policy['to_float32']:.2f} %; {policy['max_mrad']:.0f}",
+            won(policy["success"]),
         )
 
 

@@ -76,3 +76,9 @@ def between(measure: Mapping[str, Any], form: str, scale: float = 1.0) -> str:
         format(scale * value, form) for value in (measure["median"], *measure["interval_95"])
     )
     return f"{middle} ({low} to {high})"
+
+
+def won(row: Mapping[str, Any]) -> str:
+    """Episodes that succeeded, with their share's interval at 95 %."""
+    low, high = (100 * bound for bound in row["interval_95"])
+    return f"{row['won']} of {row['n']} ({low:.0f} to {high:.0f} %)"

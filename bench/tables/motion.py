@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tables.forms import Line, between, cells, one, result, table
+from tables.forms import Line, between, cells, one, result, table, won
 
 STYLES = {
     "full chunk, stamped at observation": "whole chunk, stamped at its observation",
@@ -81,9 +81,8 @@ def horizon_front() -> Iterator[Line]:
     shown = ("static:12", "static:24", "all", "update_ratio:0.02", "agreement:0.06", "spread:0.04")
     for row in result("horizon")["front"]["rows"]:
         if row["condition"] == "moved" and row["horizon"] in shown:
-            low, high = (100 * bound for bound in row["interval_95"])
             yield (
-                f"moved, `{row['horizon']}`", f"{row['won']} of {row['n']} ({low:.0f} to {high:.0f} %)",
+                f"moved, `{row['horizon']}`", won(row),
                 *cells(row, "actions:.1f", "chunks_per_s:.2f"),
                 between(row["time_s"], ".2f"), between(row["jerk"], ".0f"),
             )  # fmt: skip

@@ -25,7 +25,7 @@ from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.models.config import PI0
 from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
-from vla_accel_ros.tools.demo_policy.evaluate import wilson
+from vla_accel_ros.tools.demo.measure import wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Timing
 
 CPU = torch.device("cpu")

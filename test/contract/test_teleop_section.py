@@ -98,8 +98,16 @@ def test_teleop_section_of_twists_needs_the_robots_description(tmp_path):
         load(tmp_path, TELEOP | {"type": "TwistStamped", "hand": HAND})
 
 
-def test_teleop_section_is_refused_where_twists_move_the_hand(tmp_path):
+def test_teleop_section_of_a_hand_that_twists_move_is_of_twists_without_a_hand(tmp_path):
     path = tmp_path / "contract.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(SERVO), "teleop": TELEOP}))
-    with pytest.raises(ValueError, match="teleop"):
-        Contract.load(path)
+
+    def load(**more: object) -> Contract:
+        path.write_text(yaml.safe_dump({**yaml.safe_load(SERVO), "teleop": TELEOP | more}))
+        return Contract.load(path)
+
+    teleop = load().teleop
+    assert (teleop.type, teleop.hand) == ("TwistStamped", None)
+    assert [topic.type for topic in person(load())] == ["geometry_msgs/msg/TwistStamped"]
+    for more, words in (({"type": "JointJog"}, "teleop.type.*JointJog"), ({"hand": HAND}, "teleop.hand")):
+        with pytest.raises(ValueError, match=words):
+            load(**more)

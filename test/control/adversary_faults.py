@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from adversary_inputs import HOLD_SLACK_NS
 from adversary_orders import ORDERS
-from adversary_person import PERSON, Person
+from adversary_person import PERSON
 from adversary_scene import MS, S
+from adversary_tasks import TASKS, Tasks
 from adversary_ways import POLL_HZ, WAYS
 
 from vla_accel_ros.control.orders.moves import move
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
 
-class Episode(Person):
+class Episode(Tasks):
     """One robot and its misfortunes; see Scene."""
 
     @property
@@ -103,6 +104,7 @@ class Episode(Person):
 
         def give() -> None:
             self._unhold()
+            self._goes_on()
             self.node.order("resume")
 
         self._input("order", give)
@@ -230,4 +232,5 @@ FAULTS: dict[str, Callable[[Any, str], None]] = {
     **WAYS,
     **ORDERS,
     **PERSON,
+    **TASKS,
 }

@@ -67,9 +67,13 @@ class Given(Judged):
     def node_joints(self, position: np.ndarray, stamp_ns: int, follows: bool) -> None:
         """Measured joints; follows: they are where the controllers are commanded to be."""
         earlier, node = set(self.node.holds), self.node
-        node.joints(self.robot.joints, position, stamp_ns)
+        node.joints(*self._measured(position), stamp_ns)
         if follows and any(NOT_FOLLOWING in reason for reason in set(node.holds) - earlier):
             self._break("held because joints do not follow, and they do")
+
+    def _measured(self, position: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+        """Names and positions of a joint state."""
+        return self.robot.joints, position
 
     def _slow_down(self, passed_ns: int) -> None:
         """The controllers execute at SCALE of their speed: it is theirs alone that they are slow."""

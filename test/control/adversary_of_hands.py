@@ -105,6 +105,8 @@ class EpisodeOfHands(Episode):
         self.where = MIDDLE[self._arm] + self.array.uniform(-0.2, 0.2, len(self.where))
         self.controller.hold(self.where.copy(), 0)
 
+    _may_grip = False
+
     def _robot(self, kind: str) -> Robot:
         robot, middle = super()._robot(kind), MIDDLE[self._arm]
         low, high = np.array(RANGES[self._arm]).T

@@ -130,6 +130,10 @@ class EpisodeOfMany(Episode):
             self.controller = self._many  # type: ignore[assignment]
 
     @property
+    def _may_grip(self) -> bool:
+        return super()._may_grip and not self._touches
+
+    @property
     def table(self) -> dict[str, Callable[[Any, str], None]]:
         return FAULTS | MORE
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from adversary_orders import Orders
-from adversary_scene import Robot, S
+from adversary_scene import ANGULAR, LINEAR, Robot, S
 from adversary_ways import lasting
 from world import Process
 
@@ -29,9 +29,11 @@ class Person(Orders):
     def _reached(self, robot: Robot) -> Robot:
         robot = super()._reached(robot)
         rng = self.person = random.Random(f"person {self.seed}")
-        if robot.kind == "servo_twist" or not set(self.faults) & set(PERSON):
+        if not set(self.faults) & set(PERSON):
             return robot
         kind, age_s = rng.choice(("JointState", "JointState", "JointJog")), rng.uniform(0.12, 0.6)
+        if robot.kind == "servo_twist":
+            kind = "TwistStamped"
         names = {name: f"leader_{name}" for name in robot.joints}
         if len(names) > 1 and rng.random() < 0.3:
             del names[robot.joints[-1]]  # which the leader has not
@@ -50,7 +52,7 @@ class Person(Orders):
         if self.robot.teleop is None:
             return
         array = np.random.default_rng(self.seed + 1)
-        count = len(self.robot.joints)
+        count = self._rates if self.robot.kind == "servo_twist" else len(self.robot.joints)
         self._paces, self._phases = array.uniform(0.5, 5.0, count), array.uniform(0.0, 6.0, count)
         self._reach, self._pressed, self._frozen = (
             self.person.choice((0.1, 0.4, 1.1)),
@@ -69,17 +71,23 @@ class Person(Orders):
         assert teleop is not None
         wave = np.sin(self.t_ns * 1e-9 * self._paces + self._phases)
         stamp_ns = self.now_ns() - round(rng.uniform(0.0, 0.03) * S)
-        if teleop.type == "JointJog":
+        span = limits.span
+        if teleop.type == "TwistStamped":
+            span = np.repeat((LINEAR, ANGULAR), 3)
+            numbers = self._reach * span * wave
+        elif teleop.type == "JointJog":
             numbers = self._reach * limits.velocity * wave
         else:
             numbers = (limits.upper + limits.lower) / 2 + self._reach * limits.span / 2 * wave
         if self.active("commands leap"):
-            numbers = numbers + rng.choice((-1.0, 1.0)) * rng.uniform(0.0, 0.6) * limits.span
+            numbers = numbers + rng.choice((-1.0, 1.0)) * rng.uniform(0.0, 0.6) * span
         if self.active("commands late"):
             stamp_ns -= round(rng.uniform(0.0, 1.0) * S)
         if self.active("commands stamped"):
             stamp_ns += round(rng.choice((-100.0, -0.2, 0.05, 5.0)) * S)
         names = [teleop.joints.get(name, "other") for name in self.robot.joints]
+        if teleop.type == "TwistStamped":
+            names = ["base"]  # its frame
         if self.active("commands wild"):
             names, numbers = self._wild_command(names, numbers)
         if self.active("commands frozen"):

@@ -29,6 +29,7 @@ from vla_accel_ros.control.orders.homing import Action
 from vla_accel_ros.control.orders.order import Order
 from vla_accel_ros.control.outputs.base import BaseOutput
 from vla_accel_ros.control.outputs.delivery import Delivery
+from vla_accel_ros.control.outputs.gripper import GripperOutput
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.outputs import Outputs
 from vla_accel_ros.control.outputs.positions import PositionOutput
@@ -300,6 +301,8 @@ class Process:
             return PositionOutput(controller, limits, line, self.clock)
         if controller.kind == "servo_joint":
             return JointVelocityOutput(controller, limits, 2.0, line, self.clock)
+        if controller.kind == "gripper_command":
+            return GripperOutput(controller, limits, line, self.clock)
         if controller.kind == "servo_twist":
             return TwistOutput(controller, twist, line, self.clock)
         if controller.kind == "servo_pose":

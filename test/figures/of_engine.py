@@ -16,6 +16,7 @@ from claims import (
     STREAMING,
     Claim,
     one,
+    percent,
     result,
 )
 
@@ -86,7 +87,8 @@ def eight_bits() -> Iterator[Claim]:
     whole = {row["precision"]: row["total"]["p50_ms"] for row in result("precision_w8a8")["cases"]}
     moved = one(found["errors"]["rows"], precision="w8a8, calibrated")["over_moved"]
     played = one(found["success"]["rows"], way="euler 10, w8a8, calibrated")
-    shown = [whole["w8a8"], whole["exact"], 100 * moved, played["won"], played["n"]]
+    won, n = played["won"], played["n"]
+    shown = [whole["w8a8"], whole["exact"], 100 * moved, won, n, *percent(won, n)]
     yield PRECISION, "- **Speed.**", shown
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from chunks import Policy
 from stand_ins import motion_of
+from std_msgs.msg import Bool
 
 from vla_accel_ros import Robot
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients import robot as module
 from vla_accel_ros.nodes.clients.operator import Operator
 
@@ -53,7 +55,12 @@ def test_robot_runs_a_prompt_until_its_time_is_over_and_is_held_resumed_and_rele
         return robot.run("put the cup away", 3.0, lambda *numbers: counts.append(numbers))
 
     outcome = calls(run)
-    assert outcome.reason == "cancelled" and counts[-1][0] > 0
+    assert outcome.reason == "timeout" and counts[-1][0] > 0
+    done = operator.node.create_publisher(Bool, "/done", qos.REPORT)
+    timer = operator.node.create_timer(0.1, lambda: done.publish(Bool(data=True)))
+    outcome = calls(lambda robot: robot.run("put the cup away", success_topic="/done"))
+    assert outcome.reason == "completed" and "/done" in outcome.message
+    operator.node.destroy_timer(timer)
     assert "stopping" in calls(lambda robot: robot.hold())
     outcome = calls(run)
     assert outcome.reason == "error" and "held by the operator" in outcome.message

@@ -81,7 +81,9 @@ def test_tree_names_the_action_its_fields_and_only_nodes_that_are_there():
         assert node.attrib["action_name"].rpartition("/")[2] == ACTION
     plugin = (EXAMPLES / "run_policy_node.cpp").read_text()
     assert f'CreateRosNodePlugin(RunPolicy, "{model.attrib["ID"]}")' in plugin
-    assert all(f'Port<std::string>("{name}")' in plugin for name in inputs.keys() | outputs)
+    kinds = {**RunPolicy.Goal.get_fields_and_field_types(), **dict.fromkeys(outputs, "string")}
+    ports = [f'Port<{"std::" * (kind == "string")}{kind}>("{name}")' for name, kind in kinds.items()]
+    assert [port for port in ports if port not in plugin] == []
     assert RunPolicy.Result.TERMINATION_COMPLETED == "completed"
 
 

@@ -56,8 +56,8 @@ class Drive:
     observed: (seconds, instruction) as it was given, and with which it was observed. picture: of every
     camera, instead of grey ones. motion: (seconds, state) as the trajectory node reports it.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
-    second after the start. marks: (seconds, event, task) as a person marks episodes. felt: where a joint says
-    that it is, if not where it is measured.
+    second after the start. marks: (seconds, event, task) as a person marks episodes. subtasks: (seconds,
+    text) that is acted on. felt: where a joint says that it is, if not where it is measured.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Drive:
         spoilt: Mapping[str, tuple[bytes, str]] = MappingProxyType({}),
         robots: Sequence[str] = ("arm",),
         marks: tuple[tuple[float, str, str], ...] = (),
+        subtasks: tuple[tuple[float, str], ...] = (),
         felt: Callable[[float, int], float] | None = None,
         picture: np.ndarray | None = None,
         **changes: object,
@@ -89,13 +90,15 @@ class Drive:
         self._now_ns = START_NS
         for robot in robots:
             self._write_to(f"/{robot}/session", session_to_message(self._session(robot), START_NS))
-        words, observations, states = list(told), list(observed), list(motion)
+        words, observations, states, steps = list(told), list(observed), list(motion), list(subtasks)
         self._felt, unmarked = felt, list(marks)
         for tick in range(round(seconds * 300) + 1):
             now_s = tick / 300
             self._now_ns = START_NS + round((now_s + (set_by[1] if now_s >= set_by[0] else 0.0)) * S)
             while words and words[0][0] <= now_s:
                 self._write("instruction", String(data=words.pop(0)[1]))
+            while steps and steps[0][0] <= now_s:
+                self._write("subtask", String(data=steps.pop(0)[1]))
             while unmarked and unmarked[0][0] <= now_s:
                 self._write(marks_module.TOPIC, String(data=marks_module.text_of(*unmarked.pop(0)[1:])))
             while states and states[0][0] <= now_s:

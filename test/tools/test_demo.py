@@ -52,7 +52,9 @@ def test_two_episodes_leave_figures_a_picture_and_nothing_else(tmp_path, model, 
     assert figures["episodes"] == len(figures["records"]) == 2
     assert figures["interrupted"] == 0
     assert set(figures["success_rate"]) == {"reach"}
-    assert figures["successes"]["reach"][1] == 2
+    won, played = figures["successes"]["reach"]
+    wilson = {0: (0.0, 0.658), 1: (0.095, 0.905), 2: (0.342, 1.0)}
+    assert played == 2 and figures["success_interval_95"]["reach"] == pytest.approx(wilson[won], abs=1e-3)
     for name, expected in {"vision": 10, "action": 10, "front": 30, "wrist": 30, "joint_states": 100}.items():
         assert 0 < figures["rates_hz"][name] < 1.5 * expected
     assert 0 < figures["age_ms"]["p50"] <= figures["age_ms"]["p99"]

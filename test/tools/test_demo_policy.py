@@ -20,8 +20,9 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
+from vla_accel_ros.tools.demo.measure import wilson
 from vla_accel_ros.tools.demo_policy import command
-from vla_accel_ros.tools.demo_policy.evaluate import Plan, one_thread_each, summary, wilson
+from vla_accel_ros.tools.demo_policy.evaluate import Plan, one_thread_each, summary
 from vla_accel_ros.tools.demo_policy.rollout import Episode, told
 
 JOINTS = 6

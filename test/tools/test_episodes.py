@@ -67,7 +67,10 @@ def test_export_episode_with_a_correction_is_whole_and_says_whose_each_frame_is(
     table, layout = rows(root, 0), info(root)["features"]
     assert layout["intervention"] == {"dtype": "bool", "shape": [1], "names": None}
     times_s = np.array([t / FPS for t in range(9, 85) if not 30 <= t < 45])
-    np.testing.assert_array_equal(table["intervention"], (times_s >= 1.5) & (times_s < 2.2))
+    human = (times_s >= 1.5) & (times_s < 2.2)
+    np.testing.assert_array_equal(table["intervention"], human)
+    assert layout["control_source"] == {"dtype": "string", "shape": [1], "names": None}
+    np.testing.assert_array_equal(table["control_source"], np.where(human, "teleop", "policy"))
     expected = [[measured(t, joint) for joint in range(6)] for t in times_s]
     joints = np.array(table["observation.state"].tolist())
     np.testing.assert_allclose(joints, np.array(expected), atol=1e-3)

@@ -451,3 +451,46 @@ def test_export_film_leaves_the_scheduling_of_the_process_alone(tmp_path):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
     with av.open(str(tmp_path / "film.mp4")) as video:
         assert len([*video.decode(video=0)]) == 10
+
+
+STEPS = ((0.5, "grasp the cup"), (0.95, "lift the cup"), (1.3, ""), (1.6, "open the gripper"))
+LANGUAGE = {
+    "language_persistent": ("role", "content", "style", "timestamp", "camera", "tool_calls"),
+    "language_events": ("role", "content", "style", "camera", "tool_calls"),
+}
+"""LeRobot's columns (lerobot#3467) and the fields of their rows."""
+
+
+def test_export_subtasks_are_lerobots_persistent_rows_of_language(tmp_path):
+    Drive(tmp_path / "bag", subtasks=STEPS)
+    Drive(tmp_path / "silent")
+    root = tmp_path / "dataset"
+    assert export([tmp_path / "silent", tmp_path / "bag"], root) == 2
+    tables = [pq.read_table(path) for path in sorted((root / "data").rglob("*.parquet"))]
+    assert tables[0].schema.equals(tables[1].schema)  # they are read as one table
+    for name, fields in LANGUAGE.items():
+        assert info(root)["features"][name] == {"dtype": "language", "shape": [1], "names": None}
+        rows_of_frame = tables[1].schema.field(name).type.value_type
+        assert tuple(field.name for field in rows_of_frame) == fields
+        assert [field.name for field in rows_of_frame if not field.nullable] == [
+            field for field in fields if field in ("role", "timestamp")
+        ]
+        assert not any(map(len, tables[0][name].to_pylist()))
+    assert not any(map(len, tables[1]["language_events"].to_pylist()))
+    listed = tables[1]["language_persistent"].to_pylist()
+    assert all(row == listed[0] for row in listed) and len(listed) == 2 * FPS + 1
+    frames_s = tables[1]["timestamp"].to_pylist()
+    for row in listed[0]:
+        assert (row["role"], row["style"]) == ("assistant", "subtask") and row["timestamp"] in frames_s
+        assert row["camera"] is row["tool_calls"] is None
+    words = [(row["content"], row["timestamp"]) for row in listed[0]]
+    assert [text for text, _ in words] == [STEPS[0][1], STEPS[1][1], "reach the red block", STEPS[3][1]]
+    for (_, at_s), (begun_s, _) in zip(words, STEPS):
+        assert at_s == pytest.approx(np.ceil(begun_s * FPS - 1e-6) / FPS)
+
+
+def test_export_bag_without_subtasks_has_no_columns_of_language(tmp_path):
+    Drive(tmp_path / "bag", seconds=1.0)
+    export([tmp_path / "bag"], tmp_path / "dataset")
+    assert not LANGUAGE.keys() & rows(tmp_path / "dataset").keys()
+    assert not LANGUAGE.keys() & info(tmp_path / "dataset")["features"].keys()

@@ -64,7 +64,7 @@ def check_twist(file: Fields, contract: Contract) -> None:
     if contract.actions == "joints" and turning:
         problem, fix = "leads a hand, and actions are joints", "write actions: twist or hands, or servo_joint"
         file.refuse(f"controllers[{turning[0]}].kind", kind, problem, fix)
-    if turning and contract.teleop is not None:
+    if turning and contract.actions != "twist" and contract.teleop is not None:
         file.refuse("teleop", contract.teleop.type, "has no meaning for a hand that twists move", "remove it")
     if len(turning) > 1:
         problem = "is there twice, but an action has one twist"

@@ -145,7 +145,8 @@ class Contract:
         )
         if file.has("teleop"):
             teleop = file.child("teleop")
-            contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text))
+            twists = contract.twist is not None
+            contract = replace(contract, teleop=read_teleop(teleop, contract.joints, limits.text, twists))
         file.close()
         check_names(file, contract)
         check_twist(file, contract)

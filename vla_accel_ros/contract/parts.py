@@ -101,8 +101,9 @@ class Teleop(Stream):
     """What a person commands the arm by.
 
     type: JointState (positions of a leader arm, rad or m), JointJog (velocities) or TwistStamped (of `hand`,
-    which is None for the others). joints: ours -> the name in these messages; a joint that is absent stays
-    where it is. deadman: None if only ~/take_over and ~/give_back hand the arm over.
+    None for the others and where twists are the policy's actions). joints: ours -> the name in these
+    messages; a joint that is absent stays where it is. deadman: None if only ~/take_over and ~/give_back hand
+    the arm over.
     """
 
     joints: Mapping[str, str] = field(default_factory=dict)

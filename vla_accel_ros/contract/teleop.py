@@ -7,7 +7,8 @@
              hand: {base: base_link, tip: tool0, axes: base, linear: 0.25, angular: 1.0}}
 
 joints: our name -> that in the messages, of each joint that they move; without it all, by our names. hand:
-the links between which the joints move it, and the axes of a twist; it needs the contract's urdf.
+the links between which the joints move it, and the axes of a twist; it needs the contract's urdf. If the
+policy's actions are twists, a person commands twists of the same frame and speeds, without hand.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ TYPES = ("JointState", "JointJog", TWIST)
 _MOST_BUTTONS = 256
 
 
-def read_teleop(fields: Fields, joints: Sequence[Joint], description: str) -> Teleop:
-    """Read the section. description: the text of the URDF, empty without one."""
-    kind = fields.choice("type", TYPES, TYPES[0])
+def read_teleop(fields: Fields, joints: Sequence[Joint], description: str, twists: bool) -> Teleop:
+    """Read the section. description: the text of the URDF, empty without one. twists: the policy's are."""
+    types = (TWIST,) if twists else TYPES
+    kind = fields.choice("type", types, types[0])
     named = fields.named_texts("joints") if kind != TWIST and fields.has("joints") else {}
     names = {joint.name for joint in joints}
     for name, word in named.items():
@@ -48,7 +50,7 @@ def read_teleop(fields: Fields, joints: Sequence[Joint], description: str) -> Te
         max_age_s=fields.number("max_age_s", above=0.0, most=LONGEST_AGE_S),
         joints=named or {joint.name: joint.name for joint in joints},
         type=kind,
-        hand=_hand(fields, joints, description) if kind == TWIST else None,
+        hand=_hand(fields, joints, description) if kind == TWIST and not twists else None,
         deadman=_deadman(fields.child("deadman")) if fields.has("deadman") else None,
     )
     if teleop.max_age_s <= 2.0 / teleop.rate_hz:

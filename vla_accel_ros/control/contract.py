@@ -132,8 +132,8 @@ class Options:
         return Tempo(self.speed, JointLimits.of(contract.action_joints))
 
     def make_twists(self, contract: Contract) -> dict[str, TwistBuffer]:
-        """The buffers of the hand's and the base's velocities, by the topics of the controllers that take
-        them."""
+        """The buffers of the hand's and the base's velocities, the hand's first, by the topics of the
+        controllers that take them."""
         buffers, twist, base = dict[str, TwistBuffer](), contract.twist, contract.base
         layout = contract.layout
         if twist is None and layout is not None and layout.led is not None:

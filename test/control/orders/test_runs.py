@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -157,6 +158,24 @@ def test_goal_ends_after_run_timeout_s(robot):
     robot.run(2.0, goal=0.0)
     assert ends(robot, run, goal=0.0).reason == "timeout"
     assert runs.run is None
+
+
+def test_goal_ends_after_its_own_timeout_s_and_not_the_nodes(robot):
+    robot.node.motion.runs = Runs(robot.robot, 1.0, 10.0)
+    robot.run(0.3)
+    run = runs_of(robot).begin("put the cup away", 3.0)
+    robot.run(2.9, goal=1.8)
+    assert run.verdict is None
+    robot.run(0.2, goal=1.8)
+    assert run.verdict is not None and run.verdict.reason == "timeout" and "3 s" in run.verdict.message
+
+
+@pytest.mark.parametrize("timeout_s", [-1.0, math.nan, math.inf, 86_401.0])
+def test_goal_with_an_impossible_timeout_s_does_not_disturb_the_one_that_runs(robot, timeout_s):
+    run = begins(robot)
+    refused = runs_of(robot).begin("again", timeout_s)
+    assert refused.ending is not None and f"timeout_s is {timeout_s:g}" in refused.ending.message
+    assert runs_of(robot).run is run and run.ending is None
 
 
 def test_goal_ends_when_the_node_is_deactivated_and_activation_begins_without_it(robot):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hand_arms
 import numpy as np
 import pytest
-from executed import TrajectoryController, judge_path
-from world import Clock, Parameters, Process, TrajectoryLine
+from executed import TrajectoryController, judge_path, judge_velocities
+from world import Clock, Parameters, Process, StreamLine, TrajectoryLine, make_contract, make_joints
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.parts import TeleopHand
+from vla_accel_ros.contract.parts import Controller, Teleop, TeleopHand
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.teleop.hand import HandCommands
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
+from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 NAMES = tuple(f"j{i + 1}" for i in range(6))
@@ -130,3 +131,79 @@ def test_an_arm_that_is_taken_over_goes_where_its_hand_is_led_within_the_limits(
     limits = JointLimits.of(contract.joints)
     times, positions = controller.path(now[0])
     assert not judge_path(times, positions, limits, *controller.exceptions)
+
+
+class Servo:
+    """A hand that MoveIt Servo moves at 100 Hz, by at most 0.5 m/s and 1 rad/s, and a finger of its own; the
+    policy's twist comes at 10 Hz, a person's at 50 Hz, None for silence."""
+
+    def __init__(self) -> None:
+        self.now, self.policy, self.finger = 1000 * S, np.zeros(6), np.array([0.3])
+        self.person: np.ndarray | None = None
+        self.sent: list[tuple[int, np.ndarray]] = []
+        joints = make_joints(("finger",), JointLimits(*np.array([[0.0], [1.0], [1.0], [5.0]])))
+        contract = make_contract("servo_twist", joints, teleop=Teleop("twist", 50.0, 0.2, {}, "TwistStamped"))
+        self.controller = TrajectoryController(("finger",), self.finger, True)
+        self.controller.starts[0] = self.now
+        self.node = Process(contract, Parameters(), Clock(lambda: self.now), self._line, go_on=True)
+
+    def _line(self, controller: Controller) -> object:
+        if controller.kind == "servo_twist":
+            return StreamLine(lambda twist: self.sent.append((self.now, twist.copy())))
+        start = TrajectoryPoint(self.now, self.finger)
+        return TrajectoryLine(lambda path, _, __: self.controller.accept(path, self.now, start))
+
+    def run(self, seconds: float) -> np.ndarray:
+        """The newest twist that Servo was sent."""
+        for tick in range(round(seconds * 100)):
+            self.now += S // 100
+            self.node.joints(("finger",), self.controller.state(self.now).position, self.now)
+            if tick % 10 == 0:
+                stamp_ns, rows = self.now - S // 20, np.tile([*self.policy, 0.3], (32, 1)).astype(np.float32)
+                self.node.chunk(Chunk(rows, stamp_ns, 1 / 30, tick, tick, np.zeros(32, np.float32)))
+            if tick % 2 == 0 and self.person is not None:
+                self.node.command((), self.person, self.now)
+            self.node.watch()
+            self.node.tick()
+        return self.sent[-1][1]
+
+
+def test_a_person_moves_the_hand_that_servo_moves_within_its_limits_both_ways():
+    servo = Servo()
+    servo.policy = np.array([0.4, 0.0, 0.0, 0.0, 0.5, 0.0])
+    np.testing.assert_allclose(servo.run(1.0), servo.policy)
+    servo.person = led = np.array([-0.3, 0.2, 0.0, 0.0, 0.0, -0.8])
+    servo.node.order("take_over")
+    np.testing.assert_allclose(servo.run(1.0), led)
+    assert servo.node.motion.takeover.state == "human"
+    servo.person = np.array([3.0, 4.0, 0.0, 0.0, 0.0, 2.0])
+    np.testing.assert_allclose(servo.run(0.5), [0.3, 0.4, 0.0, 0.0, 0.0, 1.0])  # as fast as it may go
+    servo.node.order("give_back")
+    np.testing.assert_allclose(servo.run(1.0), servo.policy)
+    for half, fastest in ((slice(0, 3), 0.5), (slice(3, 6), 1.0)):
+        sizes = [(t_ns, twist[half]) for t_ns, twist in servo.sent]
+        assert not judge_velocities(sizes, np.full(3, fastest), np.full(3, fastest / 0.15), 0.02)
+    assert servo.controller.state(servo.now).position == pytest.approx(0.3)
+
+
+def test_a_twist_of_another_frame_than_the_controllers_is_refused():
+    servo = Servo()
+    servo.node.order("take_over")
+    servo.node.command(("tool0",), np.full(6, 0.1), servo.now)
+    assert any("tool0" in line and "base" in line for _, line in servo.node.robot.log)
+    assert servo.node.motion.takeover.state == ""
+
+
+def test_a_person_who_falls_silent_stops_the_hand_that_servo_moves():
+    servo = Servo()
+    servo.policy = np.array([0.4, 0.0, 0.0, 0.0, 0.5, 0.0])
+    servo.run(1.0)
+    servo.node.order("take_over")
+    servo.person = np.array([-0.3, 0.2, 0.0, 0.0, 0.0, -0.8])
+    servo.run(1.0)
+    servo.person = None
+    silent_ns = servo.now
+    assert not servo.run(1.0).any()
+    moved = [t_ns for t_ns, twist in servo.sent if twist.any()]
+    assert moved[-1] - silent_ns <= (0.2 + 0.15 + 0.03) * S
+    assert "twist" in "; ".join(servo.node.robot.follower.safety.reasons)

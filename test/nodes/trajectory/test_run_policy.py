@@ -41,12 +41,12 @@ class Client:
         """With chunks that come meanwhile."""
         self._operator.wait(self.policy.drives(condition), 90.0, what)
 
-    def send(self, prompt: str) -> Any:
-        """The handle of a goal."""
+    def send(self, prompt: str, **fields: str) -> Any:
+        """The handle of a goal, with further fields."""
         self.wait(self._client.server_is_ready, "server of run_policy")
         self._operator.introduce("trajectory")
         sent = self._client.send_goal_async(
-            RunPolicy.Goal(prompt=prompt), lambda message: self.feedback.append(message.feedback)
+            RunPolicy.Goal(prompt=prompt, **fields), lambda message: self.feedback.append(message.feedback)
         )
         sent.add_done_callback(self._operator.changed)
         self.wait(sent.done, "answer to a goal")
@@ -85,9 +85,11 @@ def client(operator, node) -> Iterator[Client]:
     client.close()
 
 
-def begins(operator: Operator, client: Client, arm: Arm, prompt: str = "put the cup away") -> Any:
+def begins(
+    operator: Operator, client: Client, arm: Arm, prompt: str = "put the cup away", **fields: str
+) -> Any:
     """A goal, and the arm in motion for it."""
-    begin, handle = arm.array(ARM), client.send(prompt)
+    begin, handle = arm.array(ARM), client.send(prompt, **fields)
     client.wait(lambda: np.abs(arm.array(ARM) - begin).max() > 0.1, "motion")
     client.wait(lambda: client.heard and client.heard[-1] == prompt, "instruction")
     return handle
@@ -109,24 +111,25 @@ def test_goal_moves_the_arm_and_its_cancel_stops_it_and_withdraws_the_instructio
     client.wait(lambda: operator.motions[-1].state == operator.motions[-1].RUNNING, "motion")
 
 
-def say_done(operator: Operator, client: Client) -> object:
-    publisher = operator.node.create_publisher(Bool, "/done", qos.REPORT)
+def say_done(operator: Operator, client: Client, topic: str = "/done") -> object:
+    publisher = operator.node.create_publisher(Bool, topic, qos.REPORT)
     return operator.node.create_timer(0.1, lambda: publisher.publish(Bool(data=True)))
 
 
-def serve_done(operator: Operator, client: Client) -> object:
+def serve_done(operator: Operator, client: Client, service: str = "/is_done") -> object:
     def answer(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         response.success, response.message = True, "the cup is away"
         return response
 
-    return operator.node.create_service(Trigger, "/is_done", answer)
+    return operator.node.create_service(Trigger, service, answer)
 
 
-def answer_yes(operator: Operator, client: Client) -> object:
+def answer_yes(operator: Operator, client: Client, question: str = QUESTION) -> object:
     publisher = operator.node.create_publisher(LanguageOutput, "language_output", qos.REPORT)
 
     def answer(message: String) -> None:
-        text = LanguageOutput(prompt=message.data, text=" Yes, it is.", finished=True)
+        yes = message.data == question
+        text = LanguageOutput(prompt=message.data, text=" Yes, it is." if yes else "No.", finished=True)
         convert.set_stamp(text.header.stamp, operator.now_ns())
         publisher.publish(text)
 
@@ -142,6 +145,37 @@ def test_goal_is_completed_by_a_topic_a_service_and_the_models_answer(operator, 
     status, reason, message = client.ends(handle)
     assert (status, reason) == (GoalStatus.STATUS_SUCCEEDED, RunPolicy.Result.TERMINATION_COMPLETED)
     assert words in message and keeps is not None
+
+
+@pytest.mark.parametrize(
+    ("field", "done", "name"),
+    [
+        ("success_topic", say_done, "/cup_is_away"),
+        ("success_service", serve_done, "/is_cup_away"),
+        ("success_question", answer_yes, "is there no cup?"),
+    ],
+)
+def test_goal_names_what_completes_it_and_the_next_is_completed_as_the_node_says(
+    operator, arm, client, field, done, name
+):
+    done(operator, client)  # always, which this goal does not ask for
+    handle = begins(operator, client, arm, **{field: name})
+    done(operator, client, name)
+    status, reason, message = client.ends(handle)
+    assert (status, reason) == (GoalStatus.STATUS_SUCCEEDED, RunPolicy.Result.TERMINATION_COMPLETED)
+    assert name in message or done is serve_done
+    _, reason, message = client.ends(client.send("again"))
+    assert reason == RunPolicy.Result.TERMINATION_COMPLETED and name not in message
+
+
+def test_goal_whose_topic_is_no_name_does_not_disturb_the_one_that_runs(operator, arm, client):
+    handle = begins(operator, client, arm)
+    for field in ("success_topic", "success_service"):
+        status, reason, message = client.ends(client.send("again", **{field: "is it done?"}))
+        assert (status, reason) == (GoalStatus.STATUS_ABORTED, RunPolicy.Result.TERMINATION_ERROR)
+        assert field in message and "is it done?" in message
+    say_done(operator, client)
+    assert client.ends(handle)[1] == RunPolicy.Result.TERMINATION_COMPLETED
 
 
 def test_newer_goal_takes_the_place_of_the_one_before_and_an_instruction_of_both(operator, arm, client):

@@ -80,7 +80,7 @@ class TwistBuffer:
     what: is moved. tip: where that is, if it may not go everywhere or is sent as a pose.
 
     Attributes for diagnostics: `counts` (accepted, past, out_of_order, early; after_contact: refused because
-    of a contact; limited: actions that were too fast).
+    of a contact; limited: actions that were too fast; steered: commands of a person).
     """
 
     def __init__(
@@ -155,6 +155,14 @@ class TwistBuffer:
         self._rows = self._limited(actions * self._rate(chunk))
         self._start_ns, self._end_ns, self._step_ns, self._newest = start_ns, end_ns, step_ns, number
         return True
+
+    @_locked
+    def steer(self, velocity: np.ndarray, now_ns: int, until_ns: int) -> None:
+        """Follow what a person commands, float64 [6], m/s and rad/s; it brakes from until_ns on."""
+        if not self._reacts:
+            self._rows, self._start_ns, self._end_ns = self._limited(velocity[None]), now_ns, until_ns
+            self._step_ns = max(1, until_ns - now_ns)
+            self.counts["steered"] += 1
 
     def check(self, chunk: Chunk) -> None:
         """Raises ValueError for fewer columns, for numbers that are not finite, and for actions that are

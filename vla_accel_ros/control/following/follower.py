@@ -205,8 +205,13 @@ class ChunkFollower:
             self.safety.watchdog.seen_chunk(chunk.stamp_ns, now_ns)
         return trajectory
 
-    def steer(self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int) -> Trajectory:
-        """Returns the trajectory to send for what a person commands; see TrajectoryBuffer.steer."""
+    def steer(
+        self, positions: np.ndarray, step_ns: int, until_ns: int, now_ns: int, twist: np.ndarray | None
+    ) -> Trajectory:
+        """Returns the trajectory to send for what a person commands; see TrajectoryBuffer.steer. twist: of a
+        hand that twists move, float64 [6]; None without one."""
+        if twist is not None:
+            self._twists[0].steer(twist, now_ns, until_ns)
         trajectory = self.buffer.steer(positions, step_ns, until_ns, now_ns)
         self.joining.rest_ns = trajectory.end_ns
         return trajectory

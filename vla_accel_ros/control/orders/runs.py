@@ -25,6 +25,7 @@ COMPLETED, TIMEOUT, STOPPED, CANCELLED, NODE_DEACTIVATED, ERROR = (
 )
 """Why a goal ended, in rosetta's words."""
 LONGEST_PROMPT = 2000
+DAY_S = 86_400.0
 
 
 class Ending(NamedTuple):
@@ -35,18 +36,18 @@ class Ending(NamedTuple):
 
 
 class Run:
-    """One goal. began_ns: by the steady clock. sent: trajectories sent before it. ending: None until it has
-    ended."""
+    """One goal. timeout_s: after which it ends; 0: never. began_ns: by the steady clock. sent: trajectories
+    sent before it. ending: None until it has ended."""
 
-    def __init__(self, prompt: str, began_ns: int, sent: int) -> None:
-        self.prompt, self.began_ns, self.sent = prompt, began_ns, sent
+    def __init__(self, prompt: str, timeout_s: float, began_ns: int, sent: int) -> None:
+        self.prompt, self.timeout_s, self.began_ns, self.sent = prompt, timeout_s, began_ns, sent
         self.ending: Ending | None = None
         self.verdict: Ending | None = None  # while the robot stops
         self.moved_ns = began_ns  # when chunks moved the robot last
 
 
 class Runs:
-    """The goals of a robot. timeout_s: after which a goal ends; 0 for never. stall_s: see the module.
+    """The goals of a robot. timeout_s: of goals that have none. stall_s: see the module.
 
     Attribute `words`: instructions that are not published yet; an empty one withdraws the last.
     """
@@ -56,11 +57,11 @@ class Runs:
         self.words = list[str]()
         self.run: Run | None = None
 
-    def begin(self, prompt: str) -> Run:
-        """Begin a goal. It has ended already if it cannot begin."""
+    def begin(self, prompt: str, timeout_s: float = 0.0, refusal: str = "") -> Run:
+        """Begin a goal. It has ended already if it cannot begin. refusal: why not, if that is known."""
         robot = self._robot
-        run = Run(prompt, robot.clock.monotonic_ns(), robot.outputs.sent)
-        if refusal := self._refusal(prompt):
+        run = Run(prompt, timeout_s or self._timeout_s, robot.clock.monotonic_ns(), robot.outputs.sent)
+        if refusal := refusal or self._refusal(prompt, timeout_s):
             run.ending = Ending(ERROR, refusal)
             return run
         self._leave(Ending(CANCELLED, f"a newer goal took its place: {prompt!r}"))
@@ -114,11 +115,13 @@ class Runs:
             ahead_s = buffer.tempo.way_s(end_ns) - buffer.tempo.way_s(now_ns)
         return max(0, int(ahead_s / self._robot.contract.chunk.step_dt_s))
 
-    def _refusal(self, prompt: str) -> str:
+    def _refusal(self, prompt: str, timeout_s: float) -> str:
         if not prompt.strip():
             return "prompt is empty: say what to do"
         if len(prompt) > LONGEST_PROMPT:
             return f"prompt has {len(prompt)} letters: give at most {LONGEST_PROMPT}"
+        if not 0.0 <= timeout_s <= DAY_S:
+            return f"timeout_s is {timeout_s:g}: give a number from 0 to {DAY_S:g}"
         if not self._robot.active:
             return "the trajectory node is not active: activate it"
         return self._stands()
@@ -140,8 +143,8 @@ class Runs:
             run.moved_ns = now_ns
         elif now_ns - run.moved_ns > self._stall_s * 1e9:
             return Ending(ERROR, f"no motion for {self._stall_s:g} s: {'; '.join(safety.reasons)}")
-        if 0.0 < self._timeout_s * 1e9 < now_ns - run.began_ns:
-            return Ending(TIMEOUT, f"not done within {self._timeout_s:g} s")
+        if 0.0 < run.timeout_s * 1e9 < now_ns - run.began_ns:
+            return Ending(TIMEOUT, f"not done within {run.timeout_s:g} s")
         return None
 
     def _stop(self, run: Run, verdict: Ending) -> None:

@@ -172,7 +172,7 @@ class TwistOutput(ServoOutput):
         return {f"chunks {verdict}": count for verdict, count in self._buffer.counts.items()}
 
     def _next(self, now_ns: int) -> np.ndarray | None:
-        accepted = self._buffer.counts["accepted"]
+        accepted = self._buffer.counts["accepted"] + self._buffer.counts["steered"]
         if accepted != self._accepted:
             self._accepted, self._resting = accepted, False
         return self._buffer.tick(now_ns, steady_ns(self._clock, now_ns))

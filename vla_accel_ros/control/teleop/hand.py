@@ -1,12 +1,14 @@
 """The newest command of a person who moves the hand: its velocity, as a twist of its tip.
 
-The joints' velocities are those that come nearest to it (damped least squares: Wampler, 1986), all slowed
-down together where one joint would be too fast, so that the hand keeps its direction. Near a singularity the
-damping grows, and the hand slows down. At the end of a joint's range it stops.
+MoveIt Servo executes it if the policy commands twists, too. Else the joints' velocities are those that come
+nearest to it (damped least squares: Wampler, 1986), all slowed down together where one joint would be too
+fast, so that the hand keeps its direction. Near a singularity the damping grows, and the hand slows down. At
+the end of a joint's range it stops.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -22,31 +24,36 @@ _SINGULAR, _DAMPING = 0.05, 0.05
 _AXES = 6
 
 
-class TeleopHand(Protocol):
-    """The hand of a contract's teleop (contract/parts.py)."""
+class Speeds(Protocol):
+    """The greatest speeds of a hand [m/s], [rad/s]."""
 
-    @property
-    def arm(self) -> Arm: ...
-    @property
-    def axes(self) -> str: ...
     @property
     def linear(self) -> float: ...
     @property
     def angular(self) -> float: ...
 
 
-class HandCommands:
-    """As Commands (commands.py), of a hand. topic: names it. limits: of the robot's joints.
+class TeleopHand(Speeds, Protocol):
+    """The hand of a contract's teleop (contract/parts.py)."""
+
+    @property
+    def arm(self) -> Arm: ...
+    @property
+    def axes(self) -> str: ...
+
+
+class TwistCommands:
+    """As Commands (commands.py), of a hand. topic: names it. joints: how many chunks give targets; they stay.
+    frame: of the twists, empty for any.
 
     Attribute `trouble`: why the hand does not do what it is told, empty if it does.
     """
 
     by_velocity = True
 
-    def __init__(self, topic: str, hand: TeleopHand, limits: JointLimits) -> None:
-        self._topic, self._hand, self._limits, self.trouble = topic, hand, limits, ""
-        self.moves = np.zeros(len(limits.lower), bool)
-        self.moves[hand.arm.columns] = True
+    def __init__(self, topic: str, speeds: Speeds, joints: int, frame: str = "") -> None:
+        self._topic, self._speeds, self._frame, self.trouble = topic, speeds, frame, ""
+        self.moves = np.zeros(joints, bool)
         self.forget()
 
     def forget(self) -> None:
@@ -55,13 +62,15 @@ class HandCommands:
         self.stamp_ns = 0
 
     def add(self, names: Sequence[str], numbers: Any, stamp_ns: int) -> None:
-        """Take a twist, [6]. Raises ValueError, in one sentence, if it is refused."""
-        twist, hand = np.asarray(numbers, np.float64), self._hand
+        """Take a twist, [6], of the frame names[0]. Raises ValueError, in one sentence, if it is refused."""
+        twist, speeds = np.asarray(numbers, np.float64), self._speeds
         if twist.shape != (_AXES,) or not np.isfinite(twist).all():
             raise ValueError(f"{self._topic} has {np.round(twist, 3).tolist()}: send six finite numbers")
+        if self._frame and names and names[0] not in ("", self._frame):
+            raise ValueError(f"{self._topic} has frame {names[0]!r}: send twists of frame {self._frame!r}")
         halves = []
-        for half, limit, unit in ((twist[:3], hand.linear, "m/s"), (twist[3:], hand.angular, "rad/s")):
-            size = float(np.linalg.norm(half))
+        for half, limit, unit in ((twist[:3], speeds.linear, "m/s"), (twist[3:], speeds.angular, "rad/s")):
+            size = math.hypot(*half)
             if size > TOO_FAST * limit:
                 raise ValueError(
                     f"{self._topic} commands {size:g}, and the hand goes {limit:g} {unit}: is that the unit?"
@@ -71,6 +80,18 @@ class HandCommands:
 
     def rows(self, position: np.ndarray, times_s: np.ndarray) -> np.ndarray:
         """Where the joints are to be, float64 [H, D], at times [H, 1] after they are at a position [D]."""
+        return np.tile(position, (len(times_s), 1))
+
+
+class HandCommands(TwistCommands):
+    """Of a hand that joints move. limits: of the robot's joints."""
+
+    def __init__(self, topic: str, hand: TeleopHand, limits: JointLimits) -> None:
+        super().__init__(topic, hand, len(limits.lower))
+        self._hand, self._limits = hand, limits
+        self.moves[hand.arm.columns] = True
+
+    def rows(self, position: np.ndarray, times_s: np.ndarray) -> np.ndarray:
         assert self.newest is not None
         rows, columns, self.trouble = np.tile(position, (len(times_s), 1)), self._hand.arm.columns, ""
         joints, limits = position[columns], self._hand.arm.limits

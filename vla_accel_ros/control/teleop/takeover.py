@@ -23,7 +23,7 @@ from vla_accel_ros.control.following.watchdog import DEADMAN, TELEOP
 from vla_accel_ros.control.orders.order import Steps, kept
 from vla_accel_ros.control.robot import Robot
 from vla_accel_ros.control.teleop.commands import Commands, Teleop
-from vla_accel_ros.control.teleop.hand import HandCommands
+from vla_accel_ros.control.teleop.hand import HandCommands, TwistCommands
 
 HUMAN, ALIGNING = "human", "aligning"
 """What is reported while a person moves the arm."""
@@ -41,14 +41,17 @@ class Takeover:
 
     def __init__(self, robot: Robot, teleop: Teleop | None) -> None:
         self._robot, self._teleop = robot, teleop
-        self._commands: Commands | HandCommands | None = None
+        self._commands: Commands | TwistCommands | None = None
         self._stay: np.ndarray | None = None  # where joints stay that the person does not move
         if teleop is not None:
             joints = robot.contract.action_joints
             names = tuple(joint.name for joint in joints)
             limits = robot.follower.buffer.limits
             self._commands = Commands(teleop, names, limits)
-            if teleop.hand is not None:
+            if robot.contract.twist is not None:
+                (frame,) = (c.frame for c in robot.contract.controllers if c.kind == "servo_twist")
+                self._commands = TwistCommands(teleop.topic, robot.contract.twist, len(joints), frame)
+            elif teleop.hand is not None:
                 self._commands = HandCommands(teleop.topic, teleop.hand, limits)
             self._yielding = np.array([math.isinf(joint.following.rad) for joint in joints], bool)
             self._met = ~self._yielding
@@ -176,7 +179,8 @@ class Takeover:
         goals, speed = self._goals(position, now_ns, times_s)
         reach = speed * limits.velocity * times_s
         positions = np.clip(position + np.clip(goals - position, -reach, reach), limits.lower, limits.upper)
-        self._robot.outputs.send(follower.steer(positions, _STEP_NS, end_ns, now_ns), now_ns)
+        twist = self._commands.newest if self._robot.contract.twist is not None else None
+        self._robot.outputs.send(follower.steer(positions, _STEP_NS, end_ns, now_ns, twist), now_ns)
 
     def _goals(self, position: np.ndarray, now_ns: int, times_s: np.ndarray) -> tuple[np.ndarray, float]:
         """Where the joints are to be at times [H, 1], float64 [H, D], and the share of their speed with which

@@ -49,17 +49,28 @@ class Robot(ClientNode):
     def run(
         self,
         prompt: str,
-        timeout_s: float = float("inf"),
+        timeout_s: float = 0.0,
         feedback: Callable[[int, int], object] = lambda published, queued: None,
+        *,
+        success_topic: str = "",
+        success_service: str = "",
+        success_question: str = "",
     ) -> Outcome:
         """Let the policy act on an instruction; returns when that has ended and the robot is at rest.
 
-        timeout_s: after which it is cancelled, beside the node's own run_timeout_s. feedback: called with the
-        numbers of published trajectories and queued actions. Ctrl-C cancels the run. Raises TimeoutError if
-        there is no such robot, or it dies meanwhile.
+        timeout_s: after which it ends. success_topic, success_service, success_question: what says that it is
+        done. Of those that are 0 or empty the node's parameters count. feedback: called with the numbers of
+        published trajectories and queued actions. Ctrl-C cancels the run. Raises TimeoutError if there is no
+        such robot, or it dies meanwhile.
         """
         self._await(self._runs.server_is_ready, ANSWER_S, "there is no")
-        goal = RunPolicy.Goal(prompt=prompt)
+        goal = RunPolicy.Goal(
+            prompt=prompt,
+            timeout_s=float(timeout_s),
+            success_topic=success_topic,
+            success_service=success_service,
+            success_question=success_question,
+        )
         sent = self._runs.send_goal_async(
             goal, lambda m: feedback(m.feedback.published_actions, m.feedback.queue_depth)
         )
@@ -71,9 +82,7 @@ class Robot(ClientNode):
             )
         result: Future = handle.get_result_async()
         try:
-            if not self._ends(result, timeout_s):
-                handle.cancel_goal_async()
-                self._ends(result, ANSWER_S)
+            self._ends(result, float("inf"))
         except KeyboardInterrupt:
             handle.cancel_goal_async()
             self._ends(result, ANSWER_S)

@@ -252,11 +252,11 @@ def execution_from_message(message: Motion) -> Execution:
 
 def command_from_message(message: Any) -> tuple[Sequence[str], Sequence[float]]:
     """Names and numbers of a person's command: positions of a JointState, velocities of a JointJog, or the
-    six of a TwistStamped, without names."""
+    six of a TwistStamped, with the name of their frame."""
     if isinstance(message, JointState):
         return message.name, message.position
     if isinstance(message, TwistStamped):
-        return (), twist_numbers(message.twist)
+        return (message.header.frame_id,), twist_numbers(message.twist)
     return message.joint_names, message.velocities
 
 

@@ -3,12 +3,14 @@
 The instruction is latched while a goal runs, so that an inference node which starts meanwhile gets it. At its
 end it is withdrawn by an empty one, latched too, so that one which starts later does not go on with it. Once
 someone else gives an instruction, nothing of ours stays latched. Success is a true Bool on a topic, a Trigger
-that succeeds, or an answer of the model that begins with yes, if it comes after the goal began.
+that succeeds, or an answer of the model that begins with yes, as the goal or the node's parameters name them,
+if it comes after the goal began.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -84,11 +86,13 @@ class RunServer:
             future.set_result(run.ending)
 
     async def _execute(self, handle: Any) -> RunPolicy.Result:
-        run, future = self._runs.begin(handle.request.prompt), Future()
+        goal, future = handle.request, Future()
+        run = self._runs.begin(goal.prompt, goal.timeout_s, self._success.refusal(goal))
         self._goals[run] = handle, future
         if handle.is_cancel_requested:  # before it has begun
             self._runs.cancel(run)
-        self._success.begin()
+        if run.ending is None:
+            self._success.begin(goal)
         self._node.get_logger().info(f"{ACTION}: {run.prompt!r}")
         self.drain()
         ending: Ending = await future
@@ -140,31 +144,59 @@ class RunServer:
 
 
 class Success:
-    """What says that the task is done, as the node's parameters name it."""
+    """What says that the task is done, as the goal or the node's parameters name it."""
 
     def __init__(self, node: ManagedNode, server: RunServer) -> None:
         self._node, self._server = node, server
-        self._topic, self._service, self._question = (
-            value(node, f"success_{name}") for name in ("topic", "service", "question")
-        )
         self._period_ns = round(value(node, "success_period_s") * 1e9)
         self._answer: Future | None = None
-        self.begin()
-        if self._topic:
-            node.listen(Bool, self._topic, self._on_bool, qos.REPORT)
-        if self._service:
-            self._client = node.create_client(Trigger, self._service)
-            node.on_release(partial(node.destroy_client, self._client))
-        if self._question:
-            self._questions = node.output(String, "question", qos.REPORT)
-            node.listen(LanguageOutput, "language_output", self._on_answer, qos.REPORT)
+        self._names: tuple[str, ...] = ()
+        self._closing: list[Callable[[], object]] = []
+        node.on_release(self._close)
+        self.begin(RunPolicy.Goal())
 
-    def begin(self) -> None:
+    def refusal(self, goal: RunPolicy.Goal) -> str:
+        """Why it cannot be noticed as the goal says; empty if it can."""
+        for field in ("success_topic", "success_service"):
+            if name := getattr(goal, field):
+                try:
+                    self._node.resolve_topic_name(name)
+                except RuntimeError as error:
+                    return f"{field} is {name!r}: give the name of a topic or service ({error})"
+        return ""
+
+    def begin(self, goal: RunPolicy.Goal) -> None:
         """A goal begins: nothing that was said before counts."""
         self._begun_ns = self._asked_ns = self._node.now_ns()
         if self._answer is not None:
             self._answer.cancel()
         self._answer = None
+        fields = ("success_topic", "success_service", "success_question")
+        names = tuple(getattr(goal, name) or value(self._node, name) for name in fields)
+        if names != self._names:
+            self._close()
+            self._names = self._topic, self._service, self._question = names
+            self._open()
+
+    def _open(self) -> None:
+        node = self._node
+        if self._topic:
+            self._listen(Bool, self._topic, self._on_bool)
+        if self._service:
+            self._client = node.create_client(Trigger, self._service)
+            self._closing.append(partial(node.destroy_client, self._client))
+        if self._question:
+            self._questions = node.create_publisher(String, "question", qos.REPORT)
+            self._closing.append(partial(node.destroy_publisher, self._questions))
+            self._listen(LanguageOutput, "language_output", self._on_answer)
+
+    def _listen(self, kind: type, topic: str, callback: Callable[[Any], None]) -> None:
+        subscription = self._node.create_subscription(kind, topic, callback, qos.REPORT)
+        self._closing.append(partial(self._node.destroy_subscription, subscription))
+
+    def _close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
 
     def ask(self) -> None:
         """Ask, if it is time."""

@@ -8,6 +8,7 @@ its image to its own stamp; its image is that of the newest chunk received befor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -159,3 +160,11 @@ def judge(
             right = text.strip() in {answer for _, _, answer in around}
             judged.append(Judged(stamp, text.strip(), right))
     return tuple(judged)
+
+
+def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -63,6 +63,7 @@ def figures(
         "interrupted": len(played) - len(counted),
         "success_rate": {family: round(sum(wins) / len(wins), 4) for family, wins in won.items()},
         "successes": {family: [sum(wins), len(wins)] for family, wins in won.items()},
+        "success_interval_95": {family: measure.wilson(sum(w), len(w)) for family, w in won.items()},
         "answers": {"right": right, "asked": asked, "rate": round(right / asked, 4) if asked else None},
         "rates_hz": rates_hz(played, operator, reports),
         "age_ms": {**measure.percentiles([age for p in played for age in p.ages_ms]), "definition": AGE},
@@ -138,7 +139,8 @@ def table(figures: dict[str, Any]) -> Table:
     interrupted = f", {figures['interrupted']} interrupted" if figures["interrupted"] else ""
     closing.add_row("episodes", f"{figures['episodes']}{interrupted}")
     for family, (won, tried) in figures["successes"].items():
-        closing.add_row(f"success, {family}", f"{won} of {tried}")
+        low, high = (100 * bound for bound in figures["success_interval_95"][family])
+        closing.add_row(f"success, {family}", f"{won} of {tried} ({low:.0f} to {high:.0f} %)")
     answers = figures["answers"]
     closing.add_row("answers right", f"{answers['right']} of {answers['asked']}")
     rates = figures["rates_hz"]

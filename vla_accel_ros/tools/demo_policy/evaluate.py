@@ -8,7 +8,6 @@ it grey images, and `still` is an arm that never moves (chance).
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +26,7 @@ from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
+from vla_accel_ros.tools.demo.measure import wilson
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import CONDITIONS, Episode, Session, Timing
 
@@ -79,14 +79,6 @@ class Plan:
             "latency_s": self.timing.latency / 30,
             **({} if self.precision is None else {"precision": self.precision}),
         }
-
-
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
-    rate = successes / trials
-    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 _session: Session | None = None

@@ -15,7 +15,7 @@ from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.tools.export.dataset import Dataset
 from vla_accel_ros.tools.export.episodes import Episode, episodes
 from vla_accel_ros.tools.export.quality import qualities
-from vla_accel_ros.tools.export.streams import Streams
+from vla_accel_ros.tools.export.streams import SUBTASK, Streams
 from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE, image_stamp_ns, picture
 
 
@@ -51,7 +51,7 @@ def export(
                 if dataset is None or first is None:
                     first = streams
                     fps = fps or round(1.0 / streams.contract.chunk.step_dt_s)
-                    dataset = Dataset(output, streams.contract, fps)
+                    dataset = Dataset(output, streams.contract, fps, any(map(_has_subtasks, bags)))
                 _check_same(first, streams)
                 for joint, states in streams.misstamped.items():
                     say(
@@ -103,6 +103,12 @@ def _described(episodes: list[Episode], left_out: int, fps: int) -> Iterator[str
                 f"{repeated} frames ({share:.0%}) repeat the image of camera {camera} before them, which "
                 f"came {fps * (1 - share):.1f} times a second: give a lower --fps"
             )
+
+
+def _has_subtasks(path: Path) -> bool:
+    bag = Bag(path)
+    bag.survey()
+    return any(topic.rpartition("/")[2] == SUBTASK for topic in bag.topics)
 
 
 @contextmanager

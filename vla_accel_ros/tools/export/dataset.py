@@ -4,9 +4,11 @@ Every episode has its own parquet file and its own video of each camera, so that
 of this version find them by the indices in meta/episodes. meta/info.json is written last: a folder without
 it, as after an error, is no dataset.
 
-A robot that a person may take over has LeRobot's column `intervention`: whether a person commanded it. Of
-episodes that a person marked the last frame has next.done, and next.success if they said so; the column
-outcome of meta/episodes has success, failure or unlabeled.
+A robot that a person may take over has LeRobot's column `intervention`: whether a person commanded it, and
+`control_source` says the same in rosetta's words. Of episodes that a person marked the last frame has
+next.done, and next.success if they said so; the column outcome of meta/episodes has success, failure or
+unlabeled. Subtasks are rows of LeRobot's `language_persistent`, which has the list of a whole episode in each
+frame; each counts until the next one's timestamp. Where the task is acted on again, it is the next one.
 
 Statistics are LeRobot's: min, max, mean, std, count and five quantiles, exact for numbers. For images every
 few pixels are counted by value in each channel, from which all statistics follow exactly, since 8 bits have
@@ -32,6 +34,7 @@ _DATA = f"data/{_PLACE}.parquet"
 _VIDEO = f"videos/{{video_key}}/{_PLACE}.mp4"
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 _NUMBERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_LANGUAGE = ("language_persistent", "language_events")
 _FLAGS = {"next.done", "next.success", "intervention"}
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _SIDE = 150
@@ -40,12 +43,12 @@ Statistics = dict[str, list]
 
 
 class Dataset:
-    """A dataset in a new or empty folder."""
+    """A dataset in a new or empty folder. subtasks: whether it has LeRobot's columns of language."""
 
-    def __init__(self, root: Path, contract: Contract, fps: int) -> None:
+    def __init__(self, root: Path, contract: Contract, fps: int, subtasks: bool = False) -> None:
         needed("pyarrow.parquet")
         self._arrow = needed("pyarrow")
-        self._root, self._contract, self._fps = root, contract, fps
+        self._root, self._contract, self._fps, self._subtasks = root, contract, fps, subtasks
         self._tasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
         self._columns: dict[str, list[np.ndarray]] = {}
@@ -84,7 +87,12 @@ class Dataset:
             last = np.arange(length) == length - 1
             columns["next.done"] = last & episode.ends
             columns["next.success"] = columns["next.done"] & (episode.outcome == SUCCESS)
-        self._write(self._path(_DATA), {name: self._column(values) for name, values in columns.items()})
+        table = {name: self._column(values) for name, values in columns.items()}
+        if self._contract.teleop is not None:
+            table["control_source"] = np.where(episode.human, "teleop", "policy")
+        if self._subtasks:
+            table |= self._language(episode)
+        self._write(self._path(_DATA), table)
         row = {
             "episode_index": number,
             "tasks": list(dict.fromkeys(episode.tasks)),
@@ -152,6 +160,10 @@ class Dataset:
             features[name] = {"dtype": "float32", "shape": [len(joints)], "names": joints}
         for name in _FLAGS & self._columns.keys():
             features[name] = {"dtype": "bool", "shape": [1], "names": None}
+        if self._contract.teleop is not None:
+            features["control_source"] = {"dtype": "string", "shape": [1], "names": None}
+        for name in _LANGUAGE if self._subtasks else ():
+            features[name] = {"dtype": "language", "shape": [1], "names": None}
         for name in _NUMBERS:
             dtype = "float32" if name == "timestamp" else "int64"
             features[name] = {"dtype": dtype, "shape": [1], "names": None}
@@ -180,6 +192,32 @@ class Dataset:
         }
         table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
         pa.parquet.write_table(table, self._root / "meta" / "tasks.parquet")
+
+    def _language(self, episode: Episode) -> dict[str, Any]:
+        """Return the columns of language; no events."""
+        pa = self._arrow
+        rows, spoken = list[dict[str, Any]](), ""
+        for frame, (subtask, task) in enumerate(zip(episode.subtasks, episode.tasks)):
+            if subtask != spoken:
+                row = {"role": "assistant", "content": subtask or task, "style": "subtask"}
+                rows.append({**row, "timestamp": frame / self._fps})
+                spoken = subtask
+        json_type = pa.json_() if hasattr(pa, "json_") else pa.string()
+        return {
+            name: pa.array([values] * len(episode), self._language_type(name, pa.string())).cast(
+                self._language_type(name, json_type)
+            )
+            for name, values in zip(_LANGUAGE, (rows, []))
+        }
+
+    def _language_type(self, name: str, call: Any) -> Any:
+        """Return LeRobot's type of a column of language."""
+        pa = self._arrow
+        fields = [pa.field("role", pa.string(), nullable=False), ("content", pa.string())]
+        fields.append(("style", pa.string()))
+        if name == "language_persistent":
+            fields.append(pa.field("timestamp", pa.float32(), nullable=False))
+        return pa.list_(pa.struct([*fields, ("camera", pa.string()), ("tool_calls", pa.list_(call))]))
 
     def _column(self, values: np.ndarray) -> Any:
         """Return float32 [N, D] as lists of D, [N] as numbers."""

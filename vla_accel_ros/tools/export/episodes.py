@@ -28,14 +28,15 @@ STILL = 1e-3
 @dataclass(frozen=True)
 class Episode:
     """N frames. states, actions: float32 [N, D], in the policy's units. stamps_ns: camera -> int64 [N], of
-    the image in each frame. tasks: of each frame. outcome: as a person marked it, empty if the bag has
-    no marks. human: bool [N], whether a person commanded the arm. ends: the marked episode ends with these
-    frames, and goes on after no gap."""
+    the image in each frame. tasks: of each frame. subtasks: likewise, "" where the task itself is acted on.
+    human: bool [N], whether a person commanded the arm. outcome: as a person marked it, empty if the bag has
+    no marks. ends: the marked episode ends with these frames, and goes on after no gap."""
 
     states: np.ndarray
     actions: np.ndarray
     stamps_ns: dict[str, np.ndarray]
     tasks: list[str]
+    subtasks: list[str]
     human: np.ndarray
     outcome: str = ""
     ends: bool = True
@@ -90,7 +91,7 @@ def episodes(
     left_out = int((whole & holding).sum())
     whole &= ~holding
     human, used = streams.reported(times_ns, HUMAN), ~streams.reported(times_ns, ALIGNING)
-    tasks = streams.tasks(times_ns)
+    tasks, subtasks = streams.tasks(times_ns), streams.subtasks(times_ns)
     whole &= np.array([bool(task.strip()) for task in tasks])
     groups: list[Any] = tasks if split else [0] * count
     if streams.marked:
@@ -104,6 +105,7 @@ def episodes(
             contract.to_policy(targets[rows]).astype(np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             [tasks[row] for row in rows],
+            [subtasks[row] for row in rows],
             human[rows],
             streams.episodes[groups[rows[0]]].outcome if streams.marked else "",
             not streams.marked or last_of[groups[rows[0]]] == rows[0],

@@ -39,6 +39,7 @@ from vla_accel_ros.tools.replay.moments import (
 )
 
 JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+SUBTASK = "subtask"
 MOTION, HELD, HUMAN, ALIGNING = "vla_accel_msgs/msg/Motion", (2, 3), (5,), (6,)
 """The trajectory node's report, and its states in which chunks stop for a reason (stopping and holding), a
 person commands the arm, and the arm goes to the person's leader arm."""
@@ -125,7 +126,7 @@ class Streams:
         self._ahead_ns = round(self.contract.joint_states.max_age_s * 1e9)
         self.misstamped: Counter[str] = Counter()
         self._turning = {joint.name for joint in self.contract.joints if joint.continuous}
-        self._told, self._observed, self._motion = Timed(), Timed(), Timed()
+        self._told, self._observed, self._motion, self._subtask = Timed(), Timed(), Timed(), Timed()
         self.unreadable: list[str] = []
         self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
         self._marks, self.extent_ns = Marks(), (0, 0)
@@ -202,6 +203,11 @@ class Streams:
         marked = [self.episodes[number].task if number >= 0 else "" for number in numbers]
         return [task or instruction for task, instruction in zip(marked, instructions)]
 
+    def subtasks(self, times_ns: np.ndarray) -> list[str]:
+        """Return the subtask that is acted on at each time, "" where the task itself is."""
+        texts = [*self._subtask.things, ""]
+        return [texts[which] for which in self._subtask.newest(times_ns)]
+
     def numbers(self, times_ns: np.ndarray) -> np.ndarray:
         """Return the index [N] of the marked episode at each time, -1 outside of all."""
         newest = np.searchsorted([e.begin_ns for e in self.episodes], times_ns, side="right") - 1
@@ -225,7 +231,8 @@ class Streams:
         }
         take |= {topic: partial(self._read_image, camera) for camera, topic in self.topics.items()}
         take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
-        take[f"{self._namespace}/instruction"] = self._read_told
+        take[f"{self._namespace}/instruction"] = partial(self._read_text, self._told)
+        take[f"{self._namespace}/{SUBTASK}"] = partial(self._read_text, self._subtask)
         take[f"{self._namespace}/{EPISODE}"] = self._read_mark
         take[f"{self._namespace}/observed"] = partial(self._read_stamped, self._observed, "instruction")
         take[f"{self._namespace}/motion"] = partial(self._read_stamped, self._motion, "state")
@@ -275,8 +282,8 @@ class Streams:
                 self._joints[name].times_ns.append(stamp)
                 self._joints[name].positions.append(position)
 
-    def _read_told(self, entry: Entry) -> None:
-        self._told.add(entry.log_ns, self.bag.decode(entry).data)
+    def _read_text(self, timed: Timed, entry: Entry) -> None:
+        timed.add(entry.log_ns, self.bag.decode(entry).data)
 
     def _read_mark(self, entry: Entry) -> None:
         self._marks.read(self.bag.decode(entry).data, entry.log_ns)
