@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 93_506
+BUDGET = 98_165
 """Lines of the package."""
 
 

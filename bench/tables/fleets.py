@@ -8,7 +8,6 @@ from typing import Any
 
 from tables.forms import Line, one, result, table
 
-CHANGES = ("avg", "p95", "first_wait", "stall")
 FLEET = 100
 """Of all that was simulated, the size of a closed fleet that the page shows."""
 KILLED = {
@@ -22,18 +21,15 @@ KILLED = {
 @table
 def fleet_closed() -> Iterator[Line]:
     """A fleet of libero_pi05."""
-    yield (
-        "policy, horizons", "average", "P95", "first chunk", "stall", "average against fifo",
-        "P95 against fifo",
-    )  # fmt: skip
+    yield "policy, horizons", "P95", "stall", "average against fifo", "P95 against fifo"
     for row in result("fleet_sim")["closed"]:
         if row["robots"] == FLEET:
             is_oracle = row["horizon"] == "dynamic"
             yield (
                 f"{row['policy']}, {'dynamic (oracle)' if is_oracle else row['horizon']}",
-                *(f"{row[name]['mean']:.1f} s" for name in CHANGES),
+                *(f"{row[name]['mean']:.0f} s" for name in ("p95", "stall")),
                 *(_percent(row["against_fifo"][name]) for name in ("avg", "p95")),
-            )  # fmt: skip
+            )
 
 
 @table
@@ -42,7 +38,8 @@ def fleet_pairs() -> Iterator[Line]:
     cases = (("kairos", "static"), ("aged_srpt", "static"), ("kairos", "dynamic"), ("aged_srpt", "dynamic"))
     document = result("fleet_pairs")
     heads = (
-        f"{rule}, {'oracle' if horizon == 'dynamic' else horizon}: average / P95" for rule, horizon in cases
+        f"{rule}, {'oracle' if horizon == 'dynamic' else horizon}: average, P95 [%]"
+        for rule, horizon in cases
     )
     yield "pair", "measured", *heads
     for name in dict.fromkeys(row["pair"] for row in document["cases"]):
@@ -50,9 +47,9 @@ def fleet_pairs() -> Iterator[Line]:
         profile = rows[0]["profile"]
         batch, ms = list(profile["ms"].items())[-1]
         changes = (
-            " / ".join(_percent(row["against_fifo"][metric]) for metric in ("avg", "p95")) for row in rows
+            ", ".join(_percent(row["against_fifo"][metric])[:-2] for metric in ("avg", "p95")) for row in rows
         )
-        yield name, f"{ms:.1f} ms for {batch}, {profile['gpu']}", *changes
+        yield name, f"{ms:.1f} ms for {batch}, {profile['gpu'].split()[-1]}", *changes
     yield f"\nNot measured on a GPU yet, so without a row: {', '.join(document['absent'])}."
 
 
