@@ -25,7 +25,7 @@ STARTING = {
     },
     NODES: {
         "fleet": "replica_ray",
-        "nodes": "added_controller brief clock_watch contract_from_robot doctor executor fork_server graph"
+        "nodes": "added_controller base_live brief clock_watch contract_from_robot doctor executor fork_server graph"
         " lifecycle_nodes look_live params process robot_client robot_drivers security service_calls",
         "nodes/adapters": "forward_command gripper integrated servo",
         "nodes/camera": "camera_node",
