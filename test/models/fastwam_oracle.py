@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from oracle import DTYPES, FOLDER, read_folder_arrays
+from oracle import DTYPES, FOLDER, Recording, read_folder_arrays, recorded
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -21,24 +18,16 @@ from vla_accel_ros.types import Observation
 
 def fastwam_names() -> list[str]:
     """`folder/checkpoint` of every recording."""
-    files = (
-        f for f in sorted(FOLDER.glob("*/oracle.json")) if json.loads(f.read_text())["family"] == "fastwam"
-    )
     return [
         str(config.parent.relative_to(FOLDER))
-        for file in files
-        for config in sorted(file.parent.glob("checkpoint*/config.json"))
+        for folder in recorded("fastwam")
+        for config in sorted(folder.glob("checkpoint*/config.json"))
     ]
 
 
 @dataclass(frozen=True)
-class FastWAMOracle:
-    """spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint."""
-
-    name: str
-    spec: dict[str, Any]
-    arrays: dict[str, Tensor]
-    policy: FastWAMPolicy
+class FastWAMOracle(Recording[FastWAMPolicy]):
+    """See Recording."""
 
     @classmethod
     def load(cls, name: str, device: str = "cpu", dtype: str = "float32") -> FastWAMOracle:
@@ -48,24 +37,11 @@ class FastWAMOracle:
         assert isinstance(policy, FastWAMPolicy)
         return cls(name, spec, read_folder_arrays(folder.parent, device), policy)
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self.arrays[key]
-
-    @property
-    def exact(self) -> bool:
-        """Whether float32 agreement can be asked for."""
-        return self.policy.kv_dtype in (torch.float32, torch.float64)
-
     @property
     def layers(self) -> int:
         """Of the longest way through the network."""
         config = self.policy.config
         return config.text.depth + 2 * config.depth + len(config.vae.multiples) * (config.vae.blocks + 1)
-
-    @cached_property
-    def in_float64(self) -> FastWAMOracle:
-        """The same weights, computed with as good as no rounding."""
-        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
     @property
     def observation(self) -> Observation:

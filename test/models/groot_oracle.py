@@ -6,14 +6,12 @@ weights is loaded as a user would load it.
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
-from oracle import DTYPES, FOLDER, read_folder_arrays
+from oracle import DTYPES, FOLDER, Recording, read_folder_arrays
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -36,14 +34,9 @@ def groot_names() -> list[str]:
 
 
 @dataclass(frozen=True)
-class GrootOracle:
-    """spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint. has_units: whether that
-    says how numbers are normalised, which NVIDIA's N1.5 does not."""
+class GrootOracle(Recording[GrootPolicy]):
+    """has_units: whether the checkpoint says how numbers are normalised, which NVIDIA's N1.5 does not."""
 
-    name: str
-    spec: dict[str, Any]
-    arrays: dict[str, Tensor]
-    policy: GrootPolicy
     has_units: bool
 
     @classmethod
@@ -56,24 +49,11 @@ class GrootOracle:
         assert isinstance(policy, GrootPolicy)
         return cls(name, spec, read_folder_arrays(folder.parent, device), policy, has_units)
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self.arrays[key]
-
-    @property
-    def exact(self) -> bool:
-        """Whether float32 agreement can be asked for."""
-        return self.policy.model.dtype in (torch.float32, torch.float64)
-
     @property
     def layers(self) -> int:
         """Of the longest way through the network."""
         config = self.policy.config
         return config.vision.depth + config.text.depth + config.mixer.depth + config.dit.depth
-
-    @cached_property
-    def in_float64(self) -> GrootOracle:
-        """The same weights, computed with as good as no rounding."""
-        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
     def observation(self, frame: str = "") -> Observation:
         """frame: "", or "second_" for the other one."""

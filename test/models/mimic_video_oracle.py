@@ -6,15 +6,13 @@ with the settings of its training from oracle.json.
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from oracle import DTYPES, FOLDER, read_folder_arrays
+from oracle import DTYPES, FOLDER, Recording, read_folder_arrays, recorded
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -41,23 +39,16 @@ def settings_of(spec: dict[str, Any], stop: int = 0) -> str:
 
 def mimic_video_runs() -> list[str]:
     """`folder stop` of every recording."""
-    specs = {file.parent.name: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*/oracle.json"))}
     return [
-        f"{name} {stop}"
-        for name, spec in specs.items()
-        if spec["family"] == "mimic-video"
-        for stop in spec["sizes"]["stops"]
+        f"{folder.name} {stop}"
+        for folder in recorded("mimic-video")
+        for stop in json.loads((folder / "oracle.json").read_text())["sizes"]["stops"]
     ]
 
 
 @dataclass(frozen=True)
-class MimicVideoOracle:
-    """run: see mimic_video_runs; spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint."""
-
-    run: str
-    spec: dict[str, Any]
-    arrays: dict[str, Tensor]
-    policy: MimicVideoPolicy
+class MimicVideoOracle(Recording[MimicVideoPolicy]):
+    """name: see mimic_video_runs."""
 
     @classmethod
     def load(cls, run: str, device: str = "cpu", dtype: str = "") -> MimicVideoOracle:
@@ -79,21 +70,11 @@ class MimicVideoOracle:
         return self.policy.config.settings.stop_after_step
 
     @property
-    def exact(self) -> bool:
-        """Whether float32 agreement can be asked for."""
-        return self.policy.kv_dtype in (torch.float32, torch.float64)
-
-    @property
     def layers(self) -> int:
         """Of the longest way through the network."""
         config = self.policy.config
         encoder = len(config.vae) * (config.vae_blocks + 1)
         return encoder + (1 + self.stop) * config.blocks + config.decoder.depth
-
-    @cached_property
-    def in_float64(self) -> MimicVideoOracle:
-        """The same weights, computed with as good as no rounding."""
-        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
     @property
     def observation(self) -> Observation:

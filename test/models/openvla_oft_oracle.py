@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from oracle import DTYPES, FOLDER
+from oracle import DTYPES, FOLDER, recorded
 from safetensors import safe_open
 from torch import Tensor
 
@@ -31,8 +31,7 @@ FAMILY = "OpenVLA-OFT"
 
 def oft_names() -> list[str]:
     """Every recording in the folder, with FiLM and without."""
-    files = sorted(FOLDER.glob("*/oracle.json"))
-    return [file.parent.name for file in files if json.loads(file.read_text()).get("family") == FAMILY]
+    return [folder.name for folder in recorded(FAMILY)]
 
 
 def sizes_of(spec: dict[str, Any], vocab: int = 32064) -> OpenVLAOFTConfig:

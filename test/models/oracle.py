@@ -8,11 +8,13 @@ are left alone. What is here serves pi0 and pi05; openvla's is in openvla_oracle
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +25,10 @@ from vla_accel_ros.models.checkpoints.shards import read_headers
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import load_pi_model
+from vla_accel_ros.models.policy import Policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FOLDER = Path(os.environ.get("VLA_ORACLES") or Path(__file__).parent.parent / "data" / "oracles")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -31,6 +37,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def fixture_names(*kinds: str) -> list[str]:
     """Every recording of these kinds in the folder."""
     return [file.stem for file in sorted(FOLDER.glob("*.json")) if _kind(file) in kinds]
+
+
+def recorded(*families: str) -> list[Path]:
+    """The folders of all recordings of these families."""
+    files = sorted(FOLDER.glob("*/oracle.json"))
+    return [file.parent for file in files if json.loads(file.read_text()).get("family") in families]
 
 
 def read_arrays(name: str, device: str = "cpu") -> dict[str, Tensor]:
@@ -46,6 +58,33 @@ def read_folder_arrays(folder: Path, device: str = "cpu") -> dict[str, Tensor]:
 def _read(path: Path, device: str) -> dict[str, Tensor]:
     with np.load(path) as file:
         return {key: _tensor(file[key]).to(device) for key in file.files}
+
+
+OfFamily = TypeVar("OfFamily", bound=Policy)
+
+
+@dataclass(frozen=True)
+class Recording(Generic[OfFamily]):
+    """Of a folder with oracle.json, oracle.npz and checkpoints. name: of the checkpoint; spec: the JSON;
+    arrays: the recorded numbers; policy: ours with its weights."""
+
+    name: str
+    spec: dict[str, Any]
+    arrays: dict[str, Tensor]
+    policy: OfFamily
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.arrays[key]
+
+    @property
+    def exact(self) -> bool:
+        """Whether float32 agreement can be asked for."""
+        return self.policy.kv_dtype in (torch.float32, torch.float64)
+
+    @cached_property
+    def in_float64(self) -> Self:
+        """The same weights, computed with as good as no rounding."""
+        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
 
 @dataclass(frozen=True)

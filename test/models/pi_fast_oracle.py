@@ -5,16 +5,13 @@ The sizes that no file of a checkpoint has are written into a copy of it, as `vl
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from oracle import DTYPES, FOLDER, read_folder_arrays
+from oracle import DTYPES, FOLDER, Recording, read_folder_arrays, recorded
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -29,8 +26,7 @@ SAMPLES = ("", "sample1_", "sample2_")
 
 def pi_fast_names() -> list[str]:
     """The folder of every recording."""
-    files = sorted(FOLDER.glob("*/oracle.json"))
-    return [file.parent.name for file in files if json.loads(file.read_text())["family"] == "pi0-FAST"]
+    return [folder.name for folder in recorded("pi0-FAST")]
 
 
 def sized_folder(name: str, place: Path) -> Path:
@@ -54,13 +50,8 @@ def sized_folder(name: str, place: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class PiFastOracle:
-    """spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint."""
-
-    name: str
-    spec: dict[str, Any]
-    arrays: dict[str, Tensor]
-    policy: PiFastPolicy
+class PiFastOracle(Recording[PiFastPolicy]):
+    """See Recording."""
 
     @classmethod
     def load(cls, name: str, place: Path, dtype: str = "float32") -> PiFastOracle:
@@ -69,22 +60,10 @@ class PiFastOracle:
         spec = json.loads((FOLDER / name / "oracle.json").read_text())
         return cls(name, spec, read_folder_arrays(FOLDER / name), policy)
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self.arrays[key]
-
-    @property
-    def exact(self) -> bool:
-        return self.policy.kv_dtype in (torch.float32, torch.float64)
-
     @property
     def layers(self) -> int:
         """Of the longest way through the network."""
         return self.policy.config.vision.depth + self.policy.config.prefix.depth
-
-    @cached_property
-    def in_float64(self) -> PiFastOracle:
-        """The same weights, computed with as good as no rounding."""
-        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
     def observation(self, sample: str) -> Observation:
         cameras, task = self.spec["sizes"]["cams"], self.spec["sizes"]["tasks"][SAMPLES.index(sample)]

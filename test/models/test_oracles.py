@@ -509,7 +509,7 @@ def test_mimic_video_chunks_of_one_video_in_the_engine(mimic_video: MimicVideoOr
 
 
 def test_mimic_video_in_bfloat16(mimic_video: MimicVideoOracle, device: str) -> None:
-    half = MimicVideoOracle.load(mimic_video.run, device, "bfloat16")
+    half = MimicVideoOracle.load(mimic_video.name, device, "bfloat16")
     in_half(half.text(), mimic_video["text.embedding"][0, : len(half.inputs.tokens)], half.layers)
     in_half(half.latents(), mimic_video["vae.latents"], half.layers)
     in_half(half.features(), mimic_video["hidden"], half.layers)

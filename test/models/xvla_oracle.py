@@ -5,16 +5,13 @@ A checkpoint without processors gets those of the first that has them; each is l
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from oracle import DTYPES, FOLDER, read_folder_arrays
+from oracle import DTYPES, FOLDER, Recording, read_folder_arrays, recorded
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
@@ -25,11 +22,10 @@ from vla_accel_ros.types import Observation
 
 def xvla_names() -> list[str]:
     """`folder/checkpoint` of every recording."""
-    files = (f for f in sorted(FOLDER.glob("*/oracle.json")) if json.loads(f.read_text())["family"] == "xvla")
     return [
         str(weights.parent.relative_to(FOLDER))
-        for file in files
-        for weights in sorted(file.parent.glob("checkpoint*/model.safetensors"))
+        for folder in recorded("xvla")
+        for weights in sorted(folder.glob("checkpoint*/model.safetensors"))
     ]
 
 
@@ -43,13 +39,8 @@ def whole_folder(name: str, place: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class XVLAOracle:
-    """spec: the JSON; arrays: the recorded numbers; policy: of the checkpoint."""
-
-    name: str
-    spec: dict[str, Any]
-    arrays: dict[str, Tensor]
-    policy: XVLAPolicy
+class XVLAOracle(Recording[XVLAPolicy]):
+    """See Recording."""
 
     @classmethod
     def load(cls, name: str, place: Path, device: str = "cpu", dtype: str = "") -> XVLAOracle:
@@ -59,24 +50,11 @@ class XVLAOracle:
         assert isinstance(policy, XVLAPolicy)
         return cls(name, spec, read_folder_arrays((FOLDER / name).parent, device), policy)
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self.arrays[key]
-
-    @property
-    def exact(self) -> bool:
-        """Whether float32 agreement can be asked for."""
-        return self.policy.kv_dtype in (torch.float32, torch.float64)
-
     @property
     def layers(self) -> int:
         """Of the longest way through the network."""
         config = self.policy.config
         return 2 * sum(config.vision.depths) + config.text.depth + config.depth
-
-    @cached_property
-    def in_float64(self) -> XVLAOracle:
-        """The same weights, computed with as good as no rounding."""
-        return replace(self, policy=replace(self.policy, model=copy.deepcopy(self.policy.model).double()))
 
     @property
     def observation(self) -> Observation:
