@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from training import data, samples, vocabulary
 from training.objective import Batch, Objective
@@ -18,6 +19,7 @@ from training.recipe import QUICK, policy_config
 from training.train import export, learning_rate
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.nodes.running.environment import demo_model
 from vla_accel_ros.sim.tasks import FAMILIES, tasks
 from vla_accel_ros.tools import cli
 from vla_accel_ros.tools.demo.measure import wilson
@@ -107,6 +109,28 @@ def test_deltas_are_undone_by_the_policy(tmp_path: Path) -> None:
     _, actions = statistics.normalizers()
     raw = torch.from_numpy(actions.normalize(samples.relative(part, DELTA))[7])
     np.testing.assert_allclose(policy.actions(raw, part["state"][7]), part["chunk"][7], atol=1e-5)
+
+
+def differing(folder: Path, expected: dict[str, torch.Tensor]) -> list[str]:
+    """Return the parameters of a folder loaded in bfloat16 that are not the expected ones."""
+    loaded = load_policy(folder, dtype=torch.bfloat16).model.state_dict()
+    return [name for name, value in loaded.items() if not torch.equal(value.float(), expected[name].float())]
+
+
+def test_an_exported_policy_is_rounded_as_a_load_in_bfloat16_rounds_its_weights(tmp_path: Path) -> None:
+    rng, model = np.random.default_rng(0), make_model()
+    part = {"state": rng.normal(size=(20, JOINTS)), "chunk": rng.normal(size=(20, 32, JOINTS))}
+    statistics = samples.Statistics.of(part, DELTA)
+    export(tmp_path, dict(model.state_dict()), model.config, statistics, QUICK, DELTA)
+    exported = load_policy(tmp_path).model.state_dict()
+    assert differing(tmp_path, exported) == []
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert differing(tmp_path, exported) == []
+
+
+def test_the_bundled_policy_is_the_same_network_in_float32_and_bfloat16() -> None:
+    assert differing(demo_model(), load_policy(demo_model()).model.state_dict()) == []
 
 
 def test_the_answer_is_hidden_from_the_actions_and_the_localisation() -> None:
