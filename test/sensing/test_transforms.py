@@ -1,4 +1,4 @@
-"""Poses by tf: composed as homogeneous matrices are, as old as their oldest transform, and refused by name."""
+"""Poses by tf: composed as homogeneous matrices are, as old as the oldest transform, refused by name."""
 
 from __future__ import annotations
 
@@ -182,7 +182,10 @@ def test_pose_between_two_samples_goes_the_short_way():
     poses = make_poses()
     half = np.sqrt(0.5)
     for stamp_ns, turn in ((NOW, (0.0, 0.0, 0.0, 1.0)), (NOW + 10 * MS, (0.0, 0.0, -half, -half))):
-        transforms = [("wrist", "base", (stamp_ns / S, 0.0, 0.0, *turn), stamp_ns), ("tip", "wrist", STILL, 0)]
+        transforms = [
+            ("wrist", "base", (stamp_ns / S, 0.0, 0.0, *turn), stamp_ns),
+            ("tip", "wrist", STILL, 0),
+        ]
         poses.take(transforms[1:], True, stamp_ns)
         assert poses.take(transforms[:1], False, stamp_ns) == {"tf/arm": stamp_ns}
     between = poses.at(NOW + 5 * MS)["tf/arm"]
