@@ -53,8 +53,8 @@ def test_state_is_the_pose_by_tf_at_the_image_and_not_that_of_the_joints(tmp_pat
     assert observation is not None, robot.ingest.waiting_for
     np.testing.assert_allclose(observation.state, [0.005, 0, 0.5, 0, 0, 0, 0.02], atol=1e-7)
     assert abs(ur5e(np.zeros(6))[0, 3] - 0.005) > 0.1
-    state, stamp_ns = robot.ingest.newest_state()
-    assert stamp_ns == NOW + 15 * MS and state[0] == pytest.approx(0.015)
+    newest = robot.ingest.newest_state()
+    assert newest is not None and newest[1] == NOW + 15 * MS and newest[0][0] == pytest.approx(0.015)
 
 
 def test_equal_transforms_are_equal_states_to_the_bit(tmp_path):
@@ -84,7 +84,8 @@ def test_frame_that_stays_behind_is_named_and_there_is_no_observation(tmp_path):
     robot.rest(NOW + 150 * MS)
     now_ns = NOW + 160 * MS
     robot.ingest.transforms([("gripper", "tool0", FLANGE[2], now_ns)], False, now_ns)
-    assert robot.ingest.observe(now_ns) is None and robot.ingest.newest_state()[1] == NOW
+    newest = robot.ingest.newest_state()
+    assert robot.ingest.observe(now_ns) is None and newest is not None and newest[1] == NOW
     for sentence in (robot.ingest.waiting_for, robot.ingest.problem("tf/arm", now_ns)):
         assert "tf/arm" in sentence and "l6" in sentence and "0.16" in sentence
     assert robot.ingest.stamps_ns()["tf/arm"] == NOW

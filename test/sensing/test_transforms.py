@@ -17,7 +17,7 @@ HAND = Tf("base", "tip", 0.1)
 STILL = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
-def matrix(numbers: Sequence[float]) -> np.ndarray:
+def matrix(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
     """float64 [4, 4] of x to qw, by the textbook's formula of a unit quaternion."""
     x, y, z, w = np.asarray(numbers[3:], float) / np.linalg.norm(numbers[3:])
     homogeneous = np.eye(4)
@@ -64,7 +64,7 @@ def test_pose_is_the_product_of_homogeneous_matrices_along_random_trees():
         base, tip = rng.choice(count, 2, replace=False)
         pose, stamp_ns, frame = transforms.pose(Tf(f"f{base}", f"f{tip}", 0.1), NOW)
         np.testing.assert_allclose(matrix(pose), np.linalg.inv(in_root[base]) @ in_root[tip], atol=1e-9)
-        ancestors = []
+        ancestors: list[set[int]] = []
         for end in (base, tip):
             ancestors.append(set())
             while end:

@@ -239,13 +239,13 @@ class Ingest:
             self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
-        """The newest time at which every joint is known, with the joints then as float32 [D] in the policy's
-        units; None while a joint is missing."""
+        """The newest time at which every joint and hand by tf is known, with the state then, float32 [S]
+        in the policy's units; None while one is missing."""
         with self._lock:
             stamp_ns, poses_ns = self._joints.newest_ns, self._poses.newest_ns()
             if stamp_ns is None or len(poses_ns) < len(self._contract.tf):
                 return None
-            stamp_ns = min(stamp_ns, *poses_ns.values())
+            stamp_ns = min([stamp_ns, *poses_ns.values()])
             return self._state(stamp_ns), stamp_ns
 
     def close(self) -> None:
