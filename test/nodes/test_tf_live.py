@@ -134,8 +134,16 @@ def test_a_run_with_tf_is_recorded_with_it_and_replayed_to_the_bit(
     (model / "assets" / "arm" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
     recorder = start("recorder", autostart=True, contract=path, record_dir=str(folder))
     start("inference", autostart=True, contract=path, model=str(model), steps=2, language_hz=0.0)
+    topics = ("/tf", "/tf_static", contract.cameras[0].topic, "session", "observed", "action_chunk")
+
+    def recorded(topic: str) -> bool:
+        node = operator.node
+        ends = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
+        return any(end.node_name == "recorder" for end in ends)
+
+    operator.wait(lambda: all(map(recorded, topics)), 90.0, "recorder that listens to all")
     operator.instruct("stay")
-    operator.wait(lambda: len(operator.chunks) > 15, 180.0, "chunks")
+    operator.wait(lambda: len(operator.chunks) > 25, 180.0, "chunks")
     assert recorder.end() == 0
     (bag,) = map(Bag, folder.iterdir())
     result, moments = replay(Moments(bag)), Moments(bag)

@@ -32,7 +32,8 @@ def matrix(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def numbers_of(rng: np.random.Generator) -> tuple[float, ...]:
     turn = rng.normal(size=4)
-    return (*rng.uniform(-2.0, 2.0, 3), *(turn / np.linalg.norm(turn)))
+    unit = turn / np.linalg.norm(turn) * rng.uniform(0.996, 1.004)  # as rounded to float32, and worse
+    return (*rng.uniform(-2.0, 2.0, 3), *unit)
 
 
 def arm(x: float = 0.0, stamp_ns: int = NOW) -> list[tuple]:
