@@ -13,9 +13,13 @@ from good_contract import load as load_plain
 from hand_arms import EXPLICIT, load, text, ur5e
 
 from vla_accel_ros.contract.findings import ERROR, OK
+from vla_accel_ros.contract.graph_check import Endpoint, Qos, inputs
+from vla_accel_ros.contract.graph_check import judge as graph_judge
 from vla_accel_ros.contract.model_check import judge, read_model
+from vla_accel_ros.control.kinematics.hand import Tf
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.sensing.trained import TrainedInputs, TrainedState
+from vla_accel_ros.tools.security import rights
 
 SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
 
@@ -64,6 +68,38 @@ def test_state_may_keep_the_joints(tmp_path):
     assert contract.action_names[:3] == ("arm.x", "arm.y", "arm.z")
 
 
+def test_state_by_tf_is_of_the_hands_links_and_as_young_as_joint_states_unless_it_says_otherwise(tmp_path):
+    contract = load(tmp_path, text(EXPLICIT + "state_by: tf, "))
+    assert contract.tf == {"tf/arm": Tf("l0", "tool0", 0.1)}
+    contract = load(tmp_path, text(EXPLICIT + "state_by: tf, tf_base: map, tf_tip: tcp, tf_max_age_s: 0.3, "))
+    assert contract.tf == {"tf/arm": Tf("map", "tcp", 0.3)} and contract.max_ages_s["tf/arm"] == 0.3
+    assert not load(tmp_path, text()).tf and "tf/arm" not in load(tmp_path, text()).max_ages_s
+
+
+def test_state_by_tf_is_that_pose_in_the_hands_form_and_beside_it_the_joints(tmp_path):
+    """A third of a turn about (1, 1, 1), which leads x to y, y to z and z to x: rpy is 90, 0, 90 degrees."""
+    contract = load(tmp_path, text(EXPLICIT + "state_by: tf, "))
+    pose = np.array([0.1, 0.2, 0.3, 0.5, 0.5, 0.5, 0.5])
+    state = contract.to_policy(np.append(ANGLES, 0.03), {"tf/arm": pose})
+    np.testing.assert_allclose(state, [0.1, 0.2, 0.3, np.pi / 2, 0.0, np.pi / 2, 0.03], atol=1e-7)
+
+
+def test_topics_of_tf_are_wanted_once_and_heard_from_many(tmp_path):
+    contract = load(tmp_path, text(EXPLICIT + "state_by: tf, "))
+    wanted = {topic.topic: topic for topic in inputs(contract) if topic.type == "tf2_msgs/msg/TFMessage"}
+    assert wanted.keys() == {"/tf", "/tf_static"} and wanted["/tf"].about == "hands.arm.state_by"
+    ends = [Endpoint(f"/driver_{i}", "tf2_msgs/msg/TFMessage", Qos()) for i in range(2)]
+    assert [finding.level for finding in graph_judge(wanted["/tf"], "/tf", ends, {})] == [OK]
+    (absent,) = graph_judge(wanted["/tf"], "/tf", [], {})
+    assert "/tf" in str(absent)
+    volatile = graph_judge(wanted["/tf_static"], "/tf_static", ends[:1], {})
+    assert [finding.level for finding in volatile] == [ERROR] and "durability" in str(volatile[0])
+    for node in ("inference", "recorder", "operator"):
+        assert {"/tf", "/tf_static"} <= rights(contract)[node].subscribe
+    assert not {"/tf", "/tf_static"} & rights(contract)["trajectory"].subscribe
+    assert not [topic for topic in inputs(load(tmp_path, text())) if topic.topic.startswith("/tf")]
+
+
 def test_key_of_a_preset_may_be_written_beside_it(tmp_path):
     ((hand, arm),) = load(tmp_path, text("preset: libero, m: 0.1, relative_to: commanded, ")).hands
     assert (hand.m, hand.rad, hand.relative_to) == (0.1, 0.5, "commanded")
@@ -80,6 +116,10 @@ def test_key_of_a_preset_may_be_written_beside_it(tmp_path):
         (text(EXPLICIT).replace("base: l0", "base: tool0"), ("hands.arm",)),
         (text(EXPLICIT).replace("linear: 0.5", "linear: 0"), ("hands.arm.linear",)),
         (text(EXPLICIT).replace("urdf: arm.urdf\n", ""), ("urdf is missing",)),
+        (text(EXPLICIT + "state_by: tf2, "), ("hands.arm.state_by", "tf2")),
+        (text(EXPLICIT + "tf_tip: tcp, "), ("hands.arm.tf_tip",)),
+        (text(EXPLICIT + "state_by: tf, tf_max_age_s: 0, "), ("hands.arm.tf_max_age_s", "0")),
+        (text("preset: droid, state_by: tf, "), ("hands.arm.state_by", "joints")),
         (text(EXPLICIT + "box: {lower: [0, 0, 0], upper: [1, 1, 0]}, "), ("hands.arm.box.lower",)),
         (text(EXPLICIT).replace("actions: hands", "actions: joints"), ("hands",)),
         (text(EXPLICIT).replace("  - {name: j4}\n", "").replace("j4, ", ""), ("j4",)),

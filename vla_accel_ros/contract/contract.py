@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,7 +43,7 @@ from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
-from vla_accel_ros.control.kinematics.hand import Hand
+from vla_accel_ros.control.kinematics.hand import Hand, Tf
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import TURN
 
@@ -117,7 +118,8 @@ class Contract:
         """Check a contract. read: the limits in the URDF of this name."""
         actions = file.choice("actions", ("joints", "hands", "twist"), "joints")
         limits = _limits(file, read)
-        hands = read_hands(file) if actions == "hands" else ()
+        states = readers.read_stream(file.child("joint_states"))
+        hands = read_hands(file, states.max_age_s) if actions == "hands" else ()
         if hands and limits.file is None:
             file.missing("urdf", "add it: hands need the robot's description")
         contract = cls(
@@ -126,7 +128,7 @@ class Contract:
                 readers.read_camera(name, fields) for name, fields in file.named("cameras", NAME, NAME_FORM)
             ),
             max_skew_s=file.number("max_skew_s", above=0.0, most=LONGEST_AGE_S),
-            joint_states=readers.read_stream(file.child("joint_states")),
+            joint_states=states,
             joints=tuple(readers.read_joint(fields, limits, actions) for fields in file.children("joints")),
             controllers=tuple(readers.read_controller(fields) for fields in file.children("controllers")),
             chunk=readers.read_chunk(file.child("chunk")),
@@ -233,20 +235,29 @@ class Contract:
         return np.where(self.delta_mask, np.array(turns), 0.0)
 
     @property
+    def tf(self) -> dict[str, Tf]:
+        """The poses by tf, by their streams."""
+        return {hand.stream: hand.tf for hand, _ in self.hands if hand.tf is not None}
+
+    @property
     def max_ages_s(self) -> dict[str, float]:
-        """Age limit of every input by name, for the watchdog: `camera/<name>`, `joint_states`, `chunk` and,
-        of a person who takes over, `teleop` and `deadman`."""
+        """Age limit of every input by name, for the watchdog: `camera/<name>`, `tf/<hand>`, `joint_states`,
+        `chunk` and, of a person who takes over, `teleop` and `deadman`."""
         ages = {f"camera/{camera.name}": camera.max_age_s for camera in self.cameras}
+        ages |= {stream: tf.max_age_s for stream, tf in self.tf.items()}
         ages |= {"joint_states": self.joint_states.max_age_s, "chunk": self.chunk.max_age_s}
         if self.teleop is not None:
             ages |= dict.fromkeys(("teleop", "deadman"), self.teleop.max_age_s)
         return ages
 
-    def to_policy(self, positions: ArrayLike) -> np.ndarray:
-        """What is observed, [..., O] in ROS units, as the policy's state, float64 [..., S]."""
+    def to_policy(
+        self, positions: ArrayLike, poses: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> np.ndarray:
+        """What is observed, [..., O] in ROS units, as the policy's state, float64 [..., S]. poses: x to qw by
+        tf, by their streams; hands that are not in it are where the joints are."""
         scale, offset = self._state_units
         values = np.asarray(positions, dtype=np.float64)
-        return self._columns.state(values, values * scale + offset)
+        return self._columns.state(values, values * scale + offset, poses)
 
     def to_robot(self, actions: ArrayLike) -> np.ndarray:
         """The policy's rows [..., A] in ROS units, float64 [..., A]: positions of joints, and their

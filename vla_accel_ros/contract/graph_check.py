@@ -20,6 +20,7 @@ from vla_accel_ros.extensions import BASES, BUILT_IN, CONTROLLERS, controller_ki
 
 JOINTS_TYPE = "sensor_msgs/msg/JointState"
 ODOMETRY_TYPE = "nav_msgs/msg/Odometry"
+TF_TYPE, TF_STATIC = "tf2_msgs/msg/TFMessage", "/tf_static"
 IMAGE_TYPES = {
     "raw": "sensor_msgs/msg/Image",
     "compressed": "sensor_msgs/msg/CompressedImage",
@@ -86,7 +87,7 @@ def inputs(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
         topics.append(Wanted(f"{about}.topic", camera.topic, IMAGE_TYPES[camera.transport], qos=qos))
         if camera.info:
             topics.append(Wanted(f"{about}.info", camera.info, INFO_TYPE, qos=qos, needed=False))
-    return [*topics, states(contract, qos), *odometry(contract, qos)]
+    return [*topics, states(contract, qos), *odometry(contract, qos), *transforms(contract, qos)]
 
 
 def states(contract: Contract, qos: Qos = Qos("best_effort")) -> Wanted:
@@ -98,6 +99,16 @@ def odometry(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
     """The topic of a base's odometry, if the policy observes that."""
     topic = "" if contract.base is None else contract.base.odometry
     return [Wanted("base.odometry", topic, ODOMETRY_TYPE, qos=qos)] if topic else []
+
+
+def transforms(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
+    """The topics of tf, if the policy observes a hand by them; the static ones last."""
+    hand = next((hand.name for hand, _ in contract.hands if hand.tf is not None), "")
+    if not hand:
+        return []
+    about, latched = f"hands.{hand}.state_by", Qos("reliable", "transient_local")
+    static = Wanted(f"{about} (static)", TF_STATIC, TF_TYPE, qos=latched, needed=False)
+    return [Wanted(about, "/tf", TF_TYPE, qos=qos), static]
 
 
 def forces(contract: Contract, qos: Qos = Qos("best_effort")) -> list[Wanted]:
@@ -210,7 +221,7 @@ def judge(
     mismatches = [(end, policy) for end in typed if (policy := _mismatch(wanted, end.qos))]
     level = warning if len(mismatches) < len(typed) else error
     findings += [level(wanted.about, *_wrong_qos(wanted, name, end, policy)) for end, policy in mismatches]
-    if not wanted.ours and len(typed) > 1 and wanted.type != JOINTS_TYPE:
+    if not wanted.ours and len(typed) > 1 and wanted.type not in (JOINTS_TYPE, TF_TYPE):
         nodes = ", ".join(sorted(end.node for end in typed))
         fact = f"{name} has {len(typed)} publishers ({nodes}), whose messages mix"
         findings.append(warning(wanted.about, fact, "stop all but one"))

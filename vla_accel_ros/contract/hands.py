@@ -13,17 +13,18 @@ do: the pose is in front of them, and the joints' targets are followed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.contract.fields import Fields
-from vla_accel_ros.contract.parts import NAME, NAME_FORM, Joint
+from vla_accel_ros.contract.parts import LONGEST_AGE_S, NAME, NAME_FORM, Joint
 from vla_accel_ros.contract.readers import RobotLimits
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
-from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, PRESETS, RELATIVE_TO, TOOL, Box, Hand
-from vla_accel_ros.control.kinematics.rotations import AXES
+from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, PRESETS, RELATIVE_TO, TOOL, Box, Hand, Tf
+from vla_accel_ros.control.kinematics.rotations import AXES, matrix, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 _LINK = r"\S+"
@@ -32,12 +33,12 @@ OPPOSITE = "opposite"
 """Of a pair of fingers, the second."""
 
 
-def read_hands(fields: Fields) -> tuple[Hand, ...]:
-    """Read the section."""
-    return tuple(_hand(name, each) for name, each in fields.named("hands", NAME, NAME_FORM))
+def read_hands(fields: Fields, max_age_s: float) -> tuple[Hand, ...]:
+    """Read the section. max_age_s: of a pose by tf, unless it has its own."""
+    return tuple(_hand(name, each, max_age_s) for name, each in fields.named("hands", NAME, NAME_FORM))
 
 
-def _hand(name: str, fields: Fields) -> Hand:
+def _hand(name: str, fields: Fields, max_age_s: float) -> Hand:
     preset: Mapping[str, Any] = {}
     if fields.has("preset"):
         preset = PRESETS[fields.choice("preset", tuple(PRESETS))]
@@ -63,6 +64,15 @@ def _hand(name: str, fields: Fields) -> Hand:
         box=_box(fields.child("box")) if fields.has("box") else None,
         beside=fields.flag("beside") if fields.has("beside") else False,
     )
+    if fields.choice("state_by", (JOINTS, "tf"), JOINTS) == "tf":
+        tf = Tf(
+            fields.text("tf_base", _LINK, "a frame such as base_link", hand.base),
+            fields.text("tf_tip", _LINK, "a frame such as tool0", hand.tip),
+            fields.number("tf_max_age_s", above=0.0, most=LONGEST_AGE_S, default=max_age_s),
+        )
+        hand = replace(hand, tf=tf)
+        if hand.state == JOINTS:
+            fields.refuse("state_by", "tf", "is for a pose, and state is joints", "remove it, or write state")
     fields.close()
     return hand
 
@@ -145,23 +155,31 @@ class Columns:
         self.state_names = tuple(name for name, *_ in self._state())
         self.plain = all(index is not None and sign == 1.0 for _, index, sign in self._state())
 
-    def state(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    def state(
+        self, positions: np.ndarray, numbers: np.ndarray, poses: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
         """The state, float64 [..., S], of positions and of the joints' numbers in the policy's units,
-        [..., D] each."""
+        [..., D] each. poses: x to qw by tf of hands, by their streams; those of others follow from joints."""
         if self.plain:
             return numbers
         flat = positions.reshape(-1, positions.shape[-1]), numbers.reshape(-1, numbers.shape[-1])
-        states = [self._one(*row) for row in zip(*flat)]
+        states = [self._one(*row, poses) for row in zip(*flat)]
         return np.array(states).reshape(*positions.shape[:-1], len(self.state_names))
 
-    def _one(self, positions: np.ndarray, numbers: np.ndarray) -> list[float]:
-        poses = {
-            name: value
-            for hand, arm in self._hands
-            if hand.state_columns
-            for name, value in zip(hand.state_columns, hand.observed(arm.pose(positions[arm.columns])))
-        }
-        return [poses[n] if i is None else sign * numbers[i] for n, i, sign in self._state()]
+    def _one(
+        self, positions: np.ndarray, numbers: np.ndarray, poses: Mapping[str, np.ndarray]
+    ) -> list[float]:
+        values: dict[str, float] = {}
+        for hand, arm in self._hands:
+            if hand.stream in poses:
+                x = poses[hand.stream]
+                pose = pinocchio().SE3(matrix(x[3:], "quat_xyzw"), x[:3])
+            elif hand.state_columns:
+                pose = arm.pose(positions[arm.columns])
+            else:
+                continue
+            values |= zip(hand.state_columns, hand.observed(pose))
+        return [values[n] if i is None else sign * numbers[i] for n, i, sign in self._state()]
 
     def _row(self, moved: Sequence[Joint]) -> Iterator[tuple[str, Joint | None]]:
         names = [joint.name for joint in self._joints]

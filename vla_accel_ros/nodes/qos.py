@@ -19,6 +19,8 @@ def _profile(depth: int, reliability: ReliabilityPolicy, durability: DurabilityP
 
 
 SENSOR = _profile(1, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)
+TRANSFORMS = _profile(100, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)
+"""Of many publishers, each of which sends other frames."""
 COMMAND = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 REPORT = _profile(10, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 LATCHED = _profile(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)

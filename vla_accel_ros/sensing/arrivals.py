@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vla_accel_ros.contract.contract import Contract
+
 IMAGE_HINT = (
     "start the node with the Fast DDS profile config/fastdds.xml (FASTDDS_DEFAULT_PROFILES_FILE, "
     "FASTRTPS_DEFAULT_PROFILES_FILE of Fast DDS 2), whose shared-memory segment holds a whole image"
@@ -106,9 +108,42 @@ class StreamMonitor:
             self._arrivals.popleft()
 
 
+def make_monitors(contract: Contract, image_hint: str) -> dict[str, StreamMonitor]:
+    """A monitor of each stream. image_hint: what to do if a camera that is not a ring is too slow."""
+    monitors = {
+        camera.name: StreamMonitor(
+            camera.rate_hz,
+            f"camera {camera.name}",
+            RING_HINT if camera.transport == "ring" else image_hint,
+            topic=camera.topic,
+        )
+        for camera in contract.cameras
+    }
+    states = contract.joint_states
+    monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
+    for stream, tf in contract.tf.items():  # the contract knows no rate
+        monitors[stream] = StreamMonitor(1.0 / tf.max_age_s, stream, topic="/tf")
+    return monitors
+
+
+def wrong_stamp(camera: str, stamp_ns: int, now_ns: int, max_age_s: float) -> str:
+    """A sentence if the stamp of a camera's image is 0 or in the future by more than its age limit, else
+    empty."""
+    ahead_s = (stamp_ns - now_ns) * 1e-9
+    if not stamp_ns and -ahead_s > max_age_s:
+        return f"images of camera {camera} have no stamp: its driver must stamp them with the time of capture"
+    if ahead_s > max_age_s:
+        return (
+            f"camera {camera} stamps its images {ahead_s:.3f} s in the future: synchronise the clocks of "
+            "its machine and this one or, with use_sim_time, publish /clock"
+        )
+    return ""
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """See msg/Inputs.msg. Streams are named `camera/<name>` and `joint_states`, as the watchdog names them.
+    """See msg/Inputs.msg. Streams are named as the watchdog names them: `camera/<name>`, `tf/<hand>`,
+    `joint_states`.
 
     told_ns: time of the report. stamps_ns: the newest usable sample of each stream; streams without one are
     left out. problems: a sentence for each stream that has one. waiting_for: why no chunk is being made, or

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from vla_accel_ros.contract.contract import Camera, Contract
-from vla_accel_ros.sensing.arrivals import IMAGE_HINT, RING_HINT, StreamMonitor
+from vla_accel_ros.sensing.arrivals import IMAGE_HINT, make_monitors, wrong_stamp
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
 from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
 from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, Sources
@@ -29,6 +29,7 @@ from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_vi
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 from vla_accel_ros.sensing.joints import JointHistory
+from vla_accel_ros.sensing.transforms import HandPoses, Transform
 from vla_accel_ros.timeline import TIMELINE
 from vla_accel_ros.types import Observation
 
@@ -75,6 +76,7 @@ class Ingest:
         span_s = min(max(self._oldest_s.values()), _LONGEST_S)
         continuous = [joint.name for joint in contract.joints if joint.continuous]
         self._joints = JointHistory([joint.name for joint in contract.observed], _STATES, span_s, continuous)
+        self._poses = HandPoses(contract.tf, _STATES, span_s)
         self._frames = Sources({c.name: self.rings if c.name in in_rings else self._pool for c in cameras})
         self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
@@ -91,20 +93,14 @@ class Ingest:
             self._pool.clear()
             self.rings.clear()
             self._joints.clear()
+            self._poses.clear()
             self._observed_stamps: tuple[int, ...] | None = None
             self.sets.clear()
             self.refused: Counter[str] = Counter()
             self._refusals: dict[str, tuple[int, str]] = {}
             self._stamps_ns: dict[str, int] = {}
             self.waiting_for = ""
-            cameras = self._contract.cameras
-            hints = [RING_HINT if c.transport == "ring" else self._image_hint for c in cameras]
-            self.monitors = {
-                c.name: StreamMonitor(c.rate_hz, f"camera {c.name}", hint, topic=c.topic)
-                for c, hint in zip(cameras, hints)
-            }
-            states = self._contract.joint_states
-            self.monitors["joint_states"] = StreamMonitor(states.rate_hz, "joint_states", topic=states.topic)
+            self.monitors = make_monitors(self._contract, self._image_hint)
 
     def instruct(self, text: str, missing: str) -> None:
         """Set the instruction, and the sentence to report if it is empty."""
@@ -189,11 +185,18 @@ class Ingest:
             raise
         self._seen("joint_states", stamp_ns, now_ns)
 
+    def transforms(self, transforms: Iterable[Transform], static: bool, now_ns: int) -> None:
+        """Take the transforms of a TFMessage; what is wrong with them is a `problem` of the hands."""
+        with self._lock:
+            stamps_ns = self._poses.take(transforms, static, now_ns)
+        for stream, stamp_ns in stamps_ns.items():
+            self._seen(stream, stamp_ns, now_ns)
+
     def stamps_ns(self) -> dict[str, int]:
-        """The newest usable sample of each stream, by `camera/<name>` and `joint_states`; streams without one
-        are left out. For joint_states it is the time up to which every joint is known."""
+        """The newest usable sample of each stream, by `camera/<name>`, `tf/<hand>` and `joint_states`;
+        streams without one are left out. For joint_states it is the time up to which every joint is known."""
         stamps = {f"camera/{c.name}": self._stamps_ns.get(c.name) for c in self._contract.cameras}
-        stamps["joint_states"] = self._joints.newest_ns
+        stamps |= {**self._poses.newest_ns(), "joint_states": self._joints.newest_ns}
         return {stream: stamp_ns for stream, stamp_ns in stamps.items() if stamp_ns is not None}
 
     def problem(self, name: str, now_ns: int) -> str:
@@ -202,12 +205,15 @@ class Ingest:
         if name in self._refusals:
             return self._refusals[name][1]
         monitor, joints, most_s = self.monitors[name], "", self._oldest_s.get(name)
-        if most_s is None:
+        if name in self._contract.tf:
+            most_s, joints = self._contract.tf[name].max_age_s, self._poses.problem(name, now_ns)
+        elif most_s is None:
             most_s = self._contract.joint_states.max_age_s
             joints = self._joints.problem(now_ns, most_s)
         limit_s = _SILENT_OF_LIMIT * most_s if name in self._stamps_ns else min(_SILENT_S, most_s)
         if (silent_s := monitor.silent_s(now_ns)) > limit_s:
-            return self.causes.get(name) or monitor.silence(round(silent_s, 1))
+            tf = joints if name in self._contract.tf else ""
+            return self.causes.get(name) or tf or monitor.silence(round(silent_s, 1))
         return joints or self._wrong_stamp(name, now_ns) or monitor.warning(now_ns) or ""
 
     def observe(self, now_ns: int, words: str | None = None) -> Observation | None:
@@ -233,13 +239,14 @@ class Ingest:
             self._release()
 
     def newest_state(self) -> tuple[np.ndarray, int] | None:
-        """The newest time at which every joint is known, with the joints then as float32 [D] in the policy's
-        units; None while a joint is missing."""
+        """The newest time at which every joint and hand by tf is known, with the state then, float32 [S]
+        in the policy's units; None while one is missing."""
         with self._lock:
-            stamp_ns = self._joints.newest_ns
-            if stamp_ns is None:
+            stamp_ns, poses_ns = self._joints.newest_ns, self._poses.newest_ns()
+            if stamp_ns is None or len(poses_ns) < len(self._contract.tf):
                 return None
-            return self._contract.to_policy(self._joints.at(stamp_ns)).astype(np.float32), stamp_ns
+            stamp_ns = min([stamp_ns, *poses_ns.values()])
+            return self._state(stamp_ns), stamp_ns
 
     def close(self) -> None:
         """Release the rings; an observation still in use keeps its images."""
@@ -264,33 +271,24 @@ class Ingest:
             return problem
         self._release()
         self._lease, self._observed_stamps = lease, stamps
-        state = self._contract.to_policy(self._joints.at(min(stamps))).astype("float32")
         images = {camera.image: self._view(camera, lease.frames[camera.name].image) for camera in cameras}
         stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
-        return Observation(images, state, words, min(stamps), lease.intact, stamps_ns)
+        return Observation(images, self._state(min(stamps)), words, min(stamps), lease.intact, stamps_ns)
+
+    def _state(self, stamp_ns: int) -> np.ndarray:
+        """What the policy is given of the joints and hands at a time, float32 [S]."""
+        positions, poses = self._joints.at(stamp_ns), self._poses.at(stamp_ns)
+        return self._contract.to_policy(positions, poses).astype(np.float32)
 
     def _view(self, camera: Camera, picture: np.ndarray) -> np.ndarray:
         """What an observation has of a picture."""
         return camera.view(picture)
 
     def _wrong_stamp(self, name: str, now_ns: int) -> str:
-        """A sentence if a camera's newest stamp is 0 or in the future by more than its age limit, else
-        empty."""
-        most_s = self._oldest_s.get(name)
-        if most_s is None or name not in self._stamps_ns:
+        """What `wrong_stamp` says of a camera; empty for other streams."""
+        if name not in self._oldest_s or name not in self._stamps_ns:
             return ""
-        stamp_ns = self._stamps_ns[name]
-        ahead_s = (stamp_ns - now_ns) * 1e-9
-        if not stamp_ns and -ahead_s > most_s:
-            return (
-                f"images of camera {name} have no stamp: its driver must stamp them with the time of capture"
-            )
-        if ahead_s > most_s:
-            return (
-                f"camera {name} stamps its images {ahead_s:.3f} s in the future: synchronise the clocks of "
-                "its machine and this one or, with use_sim_time, publish /clock"
-            )
-        return ""
+        return wrong_stamp(name, self._stamps_ns[name], now_ns, self._oldest_s[name])
 
     def _release(self) -> None:
         """Give the last observation's slots back."""
@@ -320,6 +318,7 @@ class Ingest:
             return NotReady(self._joints.absence)
         max_age_s = self._contract.joint_states.max_age_s
         problem = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
+        problem = problem or self._poses.problems(now_ns, min(stamps))
         return NotReady(problem) if problem else None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:

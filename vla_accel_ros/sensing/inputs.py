@@ -86,7 +86,7 @@ class RobotInputs:
         self.trained = trained or TrainedInputs(contract)
         self.instruction = instruction or Instruction()
         self.streams = {f"camera/{camera.name}": camera.name for camera in contract.cameras}
-        self.streams["joint_states"] = "joint_states"
+        self.streams |= {stream: stream for stream in (*contract.tf, "joint_states")}
         self._lost = dict.fromkeys((camera.name for camera in contract.cameras), 0)
         self._mismatched: set[str] = set()
         self.failed = self.failed_for = ""

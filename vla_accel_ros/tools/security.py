@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.controller_check import node_of
-from vla_accel_ros.contract.graph_check import odometry, person
+from vla_accel_ros.contract.graph_check import odometry, person, transforms
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
 from vla_accel_ros.recording.marks import EVENTS
@@ -88,7 +88,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     cameras = {camera.topic for camera in contract.cameras}
     infos = {camera.info for camera in contract.cameras if camera.info}
     joints, commands = contract.joint_states.topic, {c.topic for c in contract.commanded}
-    odometries = {topic.topic for topic in odometry(contract)}
+    others = {topic.topic for topic in (*odometry(contract), *transforms(contract))}
     nodes = {node_of(controller) for controller in contract.controllers}
     actions = {c.action for c in contract.controllers if c.action}
     states = {f"{node}/controller_state" for node in nodes}
@@ -124,7 +124,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             },
             subscribe=cameras
             | infos
-            | odometries
+            | others
             | {joints, "instruction", "question", "motion", "next_subtask"},
             reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
@@ -148,12 +148,17 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             | reported - {"inputs"}
             | forces
             | teleop
+            | others
             | {joints, "instruction", "question", "subtask"},
             reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(
             publish={"instruction", "question", "chunk_path", "next_subtask"},
-            subscribe=cameras | infos | reported | {joints, "robot_description", "inference/policy_images"},
+            subscribe=cameras
+            | infos
+            | reported
+            | others
+            | {joints, "robot_description", "inference/policy_images"},
             reply={f"doctor/{service}" for service in (*_PARAMETERS, _TYPE)},
             request=services | served | parameter_services,
             call={_RUN},

@@ -91,6 +91,19 @@ def test_chunks_that_are_refused_are_the_cause_also_where_cameras_are_known_by_t
     assert watchdog.causes(300 * MS) == []
 
 
+def test_pose_by_tf_is_known_by_what_inference_reports_and_else_by_chunks():
+    watchdog = Watchdog({"tf/arm": 0.1, "chunk": 0.5})
+    watchdog.seen_chunk(10 * S, 10 * S)
+    assert not watchdog.late(10 * S)
+    for stamp_ns in (10 * S, 10 * S + 50 * MS):
+        watchdog.told({"tf/arm": 10 * S}, stamp_ns, {"tf/arm": "tf/arm: frame wrist is late"})
+    watchdog.told({"tf/arm": 10 * S}, 10 * S + 150 * MS, {"tf/arm": "tf/arm: frame wrist is late"})
+    (cause,) = watchdog.causes(10 * S + 150 * MS)
+    assert cause.name == "tf/arm" and "wrist" in str(cause)
+    watchdog.seen_chunk(10 * S + 140 * MS, 10 * S + 150 * MS)  # of a policy that did not wait for it
+    assert watchdog.is_late("tf/arm", 10 * S + 150 * MS)
+
+
 def test_a_cause_is_the_same_while_only_its_age_changes():
     safety = make_running()
     causes = set()

@@ -17,8 +17,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from vla_accel_ros.control.following.reasons import roots, unnumbered
+from vla_accel_ros.control.kinematics.hand import TF
 
 INFERENCE, CHUNK, CAMERA, JOINT_STATES = "inference", "chunk", "camera/", "joint_states"
+OBSERVED = CAMERA, TF
+"""Beginnings of inputs that only inference receives."""
 TELEOP, DEADMAN = "teleop", "deadman"
 """Inputs of a person who commands the arm."""
 INFERENCE_S = 0.6
@@ -171,7 +174,7 @@ class Watchdog:
     def causes(self, now_ns: int) -> list[Late]:
         """The late inputs, without those that are late because of another one."""
         inputs = self.late(now_ns)
-        cameras = [stream for stream in inputs if stream.name.startswith(CAMERA)]
+        cameras = [stream for stream in inputs if stream.name.startswith(OBSERVED)]
         chunk = [stream for stream in inputs if stream.name == CHUNK]
         remaining = [
             stream for stream in inputs if stream not in cameras + chunk and stream.name != INFERENCE
@@ -201,7 +204,7 @@ class Watchdog:
 
     @property
     def _cameras(self) -> tuple[str, ...]:
-        return tuple(name for name in self._limits_s if name.startswith(CAMERA))
+        return tuple(name for name in self._limits_s if name.startswith(OBSERVED))
 
     def _known(self, name: str) -> None:
         if name not in self._limits_s:

@@ -19,6 +19,8 @@ from vla_accel_ros.control.kinematics.rotations import AXES, matrix, numbers, pi
 POSITION = ("x", "y", "z")
 RELATIVE_TO = ("absolute", "observation", "measured", "commanded")
 BASE, TOOL = "base", "tool"
+TF = "tf/"
+"""Begins the name of an input that is a pose by tf."""
 _ROWS, _COLUMNS = "rot6d_rows", "rot6d_columns"
 JOINTS = "joints"
 """A state that has the joints themselves."""
@@ -39,6 +41,16 @@ class Box:
 
 
 @dataclass(frozen=True)
+class Tf:
+    """Two frames of tf, of which the second in the first is the pose of a state. max_age_s: of its oldest
+    transform."""
+
+    base: str
+    tip: str
+    max_age_s: float
+
+
+@dataclass(frozen=True)
 class Hand:
     """A hand that a policy knows by its pose; it stands for the joints between base and tip.
 
@@ -48,7 +60,8 @@ class Hand:
     of the tip (pose times change). m, rad: what a unit of the policy's change or position is; rad counts for
     forms with angles. zero: rpy of the tip where the policy counts no rotation (axes: base). linear, angular:
     greatest speed [m/s], [rad/s]. box: None for everywhere. beside: its numbers are in front of rows and
-    states that have the joints, too, and those are followed.
+    states that have the joints, too, and those are followed. tf: where its state is from, None for the
+    measured joints.
     """
 
     name: str
@@ -65,6 +78,12 @@ class Hand:
     zero: tuple[float, float, float] = (0.0, 0.0, 0.0)
     box: Box | None = None
     beside: bool = False
+    tf: Tf | None = None
+
+    @property
+    def stream(self) -> str:
+        """Names its pose by tf among the inputs."""
+        return f"{TF}{self.name}"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -27,11 +27,12 @@ from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.contract.findings import Finding
-from vla_accel_ros.contract.graph_check import fitting, inputs, outputs
+from vla_accel_ros.contract.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.graph import endpoints, look, publishers
+from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
-from vla_accel_ros.nodes.qos import LATCHED, REPORT
+from vla_accel_ros.nodes.qos import ALL_LATCHED, LATCHED, REPORT, TRANSFORMS
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.shutdown import leave_graph
 from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
@@ -156,6 +157,10 @@ class Inspector:
         opened = [self._watch_camera(camera, ingest, watched) for camera in contract.cameras]
         topic = contract.joint_states.topic
         opened.append(self._subscribe(JointState, topic, partial(self._on_joints, ingest, watched)))
+        for tf in transforms(contract):
+            static, kind = tf.topic == TF_STATIC, interface(tf.type, tf.about)
+            profile, on_tf = ALL_LATCHED if static else TRANSFORMS, partial(self._on_tf, ingest, static)
+            opened.append(self.node.create_subscription(kind, tf.topic, on_tf, profile))
         for camera in contract.cameras:
             if camera.info:
                 on_info = partial(self._on_info, camera.name, ingest, watched)
@@ -200,6 +205,10 @@ class Inspector:
             seen,
             lambda now_ns: ingest.joints(message.name, positions, stamp_ns, now_ns),
         )
+
+    def _on_tf(self, ingest: Ingest, static: bool, message: Any) -> None:
+        now_ns = self.node.get_clock().now().nanoseconds
+        ingest.transforms(convert.transforms(message), static, now_ns)
 
     def _on_info(self, camera: str, ingest: Ingest, seen: Watched, message: CameraInfo) -> None:
         mismatch = ingest.mismatch(camera, message.height, message.width)

@@ -17,7 +17,7 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import chunks, inputs, odometry, words
+from vla_accel_ros.contract.graph_check import TF_STATIC, chunks, inputs, odometry, transforms, words
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.graph import GraphCheck
@@ -58,9 +58,15 @@ class Streams:
         node.listen(JointState, contract.joint_states.topic, self._on_joints, qos.SENSOR)
         for topic in odometry(contract):
             node.listen(interface(topic.type, topic.about), topic.topic, self._on_odometry, qos.SENSOR)
+        for topic in transforms(contract):
+            static = topic.topic == TF_STATIC
+            profile = qos.ALL_LATCHED if static else qos.TRANSFORMS
+            on_tf = partial(self._on_transforms, static)
+            node.listen(interface(topic.type, topic.about), topic.topic, on_tf, profile)
         node.on_release(ingest.close)
         self._fields = {f"cameras.{camera.name}.topic": camera.name for camera in contract.cameras}
         self._fields["joint_states.topic"] = "joint_states"
+        self._fields |= {topic.about: stream for topic, stream in zip(transforms(contract), contract.tf)}
         unlisted = [words(), chunks(ours=True)]
         self._graph = GraphCheck(node, inputs(contract), unlisted, reasons=self._fields)
         self._graph.refuse_wrong()
@@ -102,6 +108,10 @@ class Streams:
         assert base is not None
         names, speeds = [axis.name for axis in base.axes], [twist[place] for place in base.places]
         self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns))
+
+    def _on_transforms(self, static: bool, message: Any) -> None:
+        if static or self._node.active:  # static ones are sent once, and wait for the activation
+            self._robot.ingest.transforms(convert.transforms(message), static, self._node.now_ns())
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         if mismatch := self._robot.info(camera, message.height, message.width):

@@ -26,7 +26,7 @@ from vla_accel_msgs.msg import (
     Session,
 )
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.contract.graph_check import forces, odometry, person
+from vla_accel_ros.contract.graph_check import TF_STATIC, forces, odometry, person, transforms
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 
@@ -83,6 +83,9 @@ def recorded(contract: Contract) -> list[Recorded]:
     entries.append(Recorded(JointState, contract.joint_states.topic))
     for topic in odometry(contract):
         entries.append(Recorded(interface(topic.type, "recording base.odometry"), topic.topic))
+    for topic in transforms(contract):
+        kind = interface(topic.type, f"recording {topic.about}")
+        entries.append(Recorded(kind, topic.topic, latched=topic.topic == TF_STATIC))
     for sensor in forces(contract):
         kind = interface(sensor.type, f"recording {sensor.about}")
         entries.append(Recorded(kind, sensor.topic, depth=_FORCES))

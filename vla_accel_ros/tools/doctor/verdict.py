@@ -20,7 +20,7 @@ BUSY = 0.2
 _FIXED = re.compile(
     r"controllers\[\d+\]|(a second|another) publisher .* is there|ROS time stands still|\S+: the controller"
 )
-_BY_ITSELF = re.compile(r"(camera/\S+|joint_states|chunk|inputs|inference)\b")
+_BY_ITSELF = re.compile(r"((camera|tf)/\S+|joint_states|chunk|inputs|inference)\b")
 
 
 @dataclass(frozen=True)

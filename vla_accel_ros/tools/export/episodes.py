@@ -64,6 +64,8 @@ def episodes(
         raise ValueError(f"{contract.robot} is led by its hand, not positions: give --actions measured")
     if contract.base is not None:
         raise ValueError(f"{contract.robot} has a base, whose velocities are not exported yet: keep the bag")
+    if contract.tf:
+        raise ValueError(f"{contract.robot} has its state by tf, which is not exported yet: keep the bag")
     first_ns, last_ns = streams.span_ns(actions == "commanded")
     period_ns = 1e9 / fps
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)

@@ -1,0 +1,164 @@
+"""A hand's state by tf of real nodes: what the policy sees, what stops the robot, and what a bag has."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import make_checkpoint, make_config, make_stats
+from calling import change
+from geometry_msgs.msg import TransformStamped
+from hand_arms import EXPLICIT, load, text, ur5e
+from lifecycle_msgs.msg import Transition
+from policy_servers import serving
+from rclpy.clock import Clock, ClockType
+from stand_ins import Arm
+from tf2_msgs.msg import TFMessage
+
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
+from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.recording.reader import Bag
+from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.replay.again import replay
+from vla_accel_ros.tools.replay.moments import Moments
+
+START = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
+HIGHER_M = 0.5
+"""tf says the tip is this much higher than the joints do: a policy that sees it saw tf."""
+
+
+def transform(parent: str, frame: str, pose: np.ndarray, stamp_ns: int) -> TransformStamped:
+    """pose: float64 [4, 4], of a turn that is not half a one."""
+    message = TransformStamped(child_frame_id=frame)
+    message.header.frame_id = parent
+    convert.set_stamp(message.header.stamp, stamp_ns)
+    at, turn = message.transform.translation, message.transform.rotation
+    at.x, at.y, at.z = pose[:3, 3].tolist()
+    turn.w = float(np.sqrt(max(0.0, 1.0 + np.trace(pose[:3, :3])))) / 2
+    for axis, (i, j) in {"x": (2, 1), "y": (0, 2), "z": (1, 0)}.items():
+        setattr(turn, axis, float(pose[i, j] - pose[j, i]) / (4 * turn.w))
+    return message
+
+
+class Tree:
+    """l0 -> l6 by the arm's joints and, static, l6 -> tool0. silent: l6 is not told."""
+
+    def __init__(self, operator: Operator, arm: Arm) -> None:
+        self._operator, self._arm, self.silent = operator, arm, False
+        self._moving = operator.node.create_publisher(TFMessage, "/tf", 10)
+        static = operator.node.create_publisher(TFMessage, "/tf_static", qos.ALL_LATCHED)
+        higher = np.eye(4)
+        higher[2, 3] = HIGHER_M
+        static.publish(TFMessage(transforms=[transform("world", "l0", higher, 0)]))
+        operator.node.create_timer(0.02, self._tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def _tell(self) -> None:
+        now_ns, transforms = self._operator.now_ns(), []
+        names = list(self._operator.contract.joint_names[:6])
+        transforms.append(transform("tool0", "camera", np.eye(4), now_ns))
+        if not self.silent:
+            transforms.append(transform("l0", "tool0", ur5e(self._arm.array(names)), now_ns))
+        self._moving.publish(TFMessage(transforms=transforms))
+
+
+@pytest.fixture
+def contract(tmp_path: Path) -> Contract:
+    """Its limits are wide: the machine of the tests is busy."""
+    hand = EXPLICIT + "state_by: tf, tf_base: world, tf_max_age_s: 0.5, "
+    wide = (
+        text(hand)
+        .replace("max_age_s: 0.2}", "max_age_s: 1.0}")
+        .replace("100, max_age_s: 0.1", "100, max_age_s: 0.5")
+    )
+    return load(tmp_path, wide.replace("max_age_s: 0.6}", "max_age_s: 2.0}"))
+
+
+@pytest.fixture
+def arm(operator: Operator) -> Iterator[Arm]:
+    with Arm(operator, START) as arm:
+        yield arm
+
+
+class Policy:
+    """Keeps the hand where the joints say it was at first."""
+
+    def __init__(self) -> None:
+        self.states: list[np.ndarray] = []
+
+    def metadata(self) -> dict[str, Any]:
+        return {}
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        self.states.append(np.array(request["state"]))
+        row = self.states[0].copy()
+        row[2] -= HIGHER_M
+        return {"actions": np.tile(row, (30, 1))}
+
+
+def test_the_policy_sees_tf_and_the_robot_stops_while_a_frame_is_silent(
+    start, operator, arm, cameras, contract, tmp_path
+) -> None:
+    tree, policy, path = Tree(operator, arm), Policy(), str(tmp_path / "robot.yaml")
+
+    def reasons() -> list[str]:
+        return list(operator.motions[-1].reasons) if operator.motions else ["nothing said"]
+
+    with serving(policy) as server:
+        start("trajectory", autostart=True, contract=path)
+        options = {"engine": "openpi", "server_url": f"ws://127.0.0.1:{server.port}"}
+        start("openpi_inference", contract=path, **options)
+        assert change(operator, "inference", Transition.TRANSITION_CONFIGURE)
+        count = len(operator.joints)  # meanwhile what is static arrives
+        operator.wait(lambda: len(operator.joints) > count + 100, 60.0, "joint states")
+        assert change(operator, "inference", Transition.TRANSITION_ACTIVATE)
+        operator.instruct("stay")
+        operator.wait(lambda: policy.states and not reasons(), 90.0, "running")
+        pose = ur5e(START[:6])
+        np.testing.assert_allclose(policy.states[0][:3], pose[:3, 3] + [0, 0, HIGHER_M], atol=2e-3)
+        tree.silent = True
+        named = lambda: any("tf/arm" in reason and "tool0" in reason for reason in reasons())  # noqa: E731
+        operator.wait(named, 60.0, "the frame as the reason")
+        tree.silent = False
+        operator.wait(lambda: not reasons(), 60.0, "running again")
+    assert not arm.rejected
+
+
+def test_a_run_with_tf_is_recorded_with_it_and_replayed_to_the_bit(
+    start, operator, arm, cameras, contract, tmp_path
+) -> None:
+    Tree(operator, arm)
+    path, folder = str(tmp_path / "robot.yaml"), tmp_path / "bags"
+    model = make_checkpoint(tmp_path / "model", make_config(image_names=("base_0_rgb",), horizon=16))
+    stats = {"state": make_stats(0, joints=7), "actions": make_stats(1, joints=7)}
+    (model / "assets" / "arm" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
+    recorder = start("recorder", autostart=True, contract=path, record_dir=str(folder))
+    start("inference", autostart=True, contract=path, model=str(model), steps=2, language_hz=0.0)
+    topics = ("/tf", "/tf_static", contract.cameras[0].topic, "session", "observed", "action_chunk")
+
+    def recorded(topic: str) -> bool:
+        node = operator.node
+        ends = node.get_subscriptions_info_by_topic(node.resolve_topic_name(topic))
+        return any(end.node_name == "recorder" for end in ends)
+
+    operator.wait(lambda: all(map(recorded, topics)), 90.0, "recorder that listens to all")
+    operator.instruct("stay")
+    operator.wait(lambda: len(operator.chunks) > 25, 180.0, "chunks")
+    assert recorder.end() == 0
+    (bag,) = map(Bag, folder.iterdir())
+    result, moments = replay(Moments(bag)), Moments(bag)
+    assert result.equal and result.chunks > 5
+    counts = Counter(entry.topic for entry in bag.entries(("tf2_msgs/msg/TFMessage",)))
+    assert counts["/tf"] > 15 and counts["/tf_static"] == 1
+    assert "transient_local" in bag.offered["/tf_static"]
+    with pytest.raises(ValueError, match=r"\btf\b"):  # its states are not by the joints of a dataset
+        export([bag.path], tmp_path / "dataset")
+    states = [moment.state for moment in moments]
+    seen = ur5e(START[:6])[:3, 3] + [0, 0, HIGHER_M]
+    assert states and all(np.allclose(state[:3], seen, atol=1e-3) for state in states)
