@@ -148,6 +148,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             | reported - {"inputs"}
             | forces
             | teleop
+            | odometries
             | {joints, "instruction", "question", "subtask"},
             reply={f"~/{event}" for event in EVENTS},
         ),
@@ -159,7 +160,10 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
             call={_RUN},
         ),
         "controllers": Rights(
-            publish={joints} | states, subscribe=commands, reply=parameter_services | manager, execute=actions
+            publish={joints} | states | odometries,
+            subscribe=commands,
+            reply=parameter_services | manager,
+            execute=actions,
         ),
     }
     if fleet:
