@@ -89,6 +89,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     infos = {camera.info for camera in contract.cameras if camera.info}
     joints, commands = contract.joint_states.topic, {c.topic for c in contract.commanded}
     odometries = {topic.topic for topic in odometry(contract)}
+    observed = cameras | infos | odometries
     nodes = {node_of(controller) for controller in contract.controllers}
     actions = {c.action for c in contract.controllers if c.action}
     states = {f"{node}/controller_state" for node in nodes}
@@ -122,10 +123,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
                 "~/policy_images",
                 "subtask",
             },
-            subscribe=cameras
-            | infos
-            | odometries
-            | {joints, "instruction", "question", "motion", "next_subtask"},
+            subscribe=observed | {joints, "instruction", "question", "motion", "next_subtask"},
             reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
         "trajectory": Rights(
@@ -142,13 +140,11 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
         "recorder": Rights(
             publish=common,
-            subscribe=cameras
-            | infos
+            subscribe=observed
             | commands
             | reported - {"inputs"}
             | forces
             | teleop
-            | odometries
             | {joints, "instruction", "question", "subtask"},
             reply={f"~/{event}" for event in EVENTS},
         ),
