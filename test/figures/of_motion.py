@@ -67,5 +67,5 @@ def timeline() -> Iterator[Claim]:
     found = result("timeline")
     hooks, named = found["hooks"], ("callback of an image", "micro-batch")
     figures = [found["events"]["span"]["p50"], found["threads"]["cpu_us"], *(hooks[n]["p50"] for n in named)]
-    yield TRACE, "An event takes", [*figures, found["memory_mb"], found["page_ms"]["p50"]]
+    yield TRACE, "An event takes", figures
     yield TRACE, "Every process of a robot", [None]
