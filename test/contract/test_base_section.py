@@ -51,6 +51,15 @@ def test_base_section_counts_in_the_units_of_its_axes_both_ways(tmp_path):
     np.testing.assert_allclose(contract.to_policy([0.0, 0.0, np.pi / 2, 0.3, -0.2])[2:], [-90.0, 0.3, -0.2])
 
 
+def test_base_section_limits_each_axis_and_the_twist_by_its_half(tmp_path):
+    base = load(tmp_path, BASE).base
+    limits = [(axis.lower, axis.upper, axis.velocity, axis.acceleration) for axis in base.axes]
+    assert limits == [(-1.0, 1.0, 1.0, 2.0), (-0.4, 0.4, 0.4, 0.8), (-0.4, 0.4, 0.4, 0.8)]
+    assert (base.speeds, base.accelerations) == ((0.4, 1.0), (0.8, 2.0))
+    controller = base.controller
+    assert (controller.topic, controller.frame, controller.rate_hz) == (BASE["topic"], "base_link", 20.0)
+
+
 def test_base_section_without_odometry_is_none_of_the_state(tmp_path):
     contract = load(tmp_path, {key: value for key, value in BASE.items() if key != "odometry"})
     assert contract.state_names == ("a", "b") and contract.to_policy([0.0, 0.0]).shape == (2,)

@@ -69,6 +69,7 @@ class EpisodeOfLedHands(Episode):
         self._hand = Hand(
             "arm", "l0", "tool0", rotation, JOINTS, relative_to, axes, LINEAR, ANGULAR, box=self._box
         )
+        self._pace = rng.choice((0.5, 2.0, 5.0))
         faults = tuple(name for name in (FAULTS if faults is None else faults) if name not in LEFT_OUT)
         super().__init__(seed, faults, "servo_twist", chunk_hz)
         self._moved_ns, self._twist = self.t_ns, np.zeros(6)
@@ -116,7 +117,7 @@ class EpisodeOfLedHands(Episode):
             if self._box is not None:
                 beyond = float(self._box.beyond(ur5e(self._arm)[:3, 3]).max())
                 self.furthest = max(self.furthest, beyond)
-                if beyond > 5e-3:
+                if beyond > 1e-3:
                     self._break("box of the hand", 1.0 + beyond)
         if self.t_ns - self._moved_ns > 2.0 * self.robot.period_s * S:
             self._twist = np.zeros(6)
@@ -125,7 +126,7 @@ class EpisodeOfLedHands(Episode):
     def _made(self) -> Chunk:
         made, pin, rng, hand = super()._made(), pinocchio(), self._of_hand, self._hand
         steps = np.arange(1, made.horizon + 1)[:, None]
-        t = ((made.stamp_ns - EPOCH) * 1e-9 + steps * made.step_dt_s) * 0.5 + np.arange(6)
+        t = ((made.stamp_ns - EPOCH) * 1e-9 + steps * made.step_dt_s) * self._pace + np.arange(6)
         share = rng.choice((0.05, 0.2, 0.5)) if hand.relative_to in ("absolute", "observation") else 0.01
         begin, rows = pin.SE3(ur5e(MIDDLE["ur5e"])), []
         for row in self.amount * share * np.sin(t):

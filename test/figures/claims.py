@@ -18,7 +18,7 @@ FLEET_SIM, FLEET_DEMO, REPLICAS = (
     "docs/lab/fleet_replicas.md",
 )
 TRACE, OFFLOAD, CORUN = "docs/guide/trace.md", "docs/lab/offload.md", "docs/lab/corun.md"
-PLAN, PRECISION = "docs/lab/plan.md", "docs/lab/precision.md"
+PLAN, PRECISION, TUNING = "docs/lab/plan.md", "docs/lab/precision.md", "docs/guide/tuning.md"
 STREAMING, SCHEDULER = "docs/lab/streaming.md", "docs/lab/fleet_scheduler.md"
 Claim = tuple[str, str, list[float | None]]
 

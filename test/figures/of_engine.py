@@ -14,6 +14,7 @@ from claims import (
     README,
     STAGGERED,
     STREAMING,
+    TUNING,
     Claim,
     one,
     percent,
@@ -90,6 +91,23 @@ def eight_bits() -> Iterator[Claim]:
     won, n = played["won"], played["n"]
     shown = [whole["w8a8"], whole["exact"], 100 * moved, won, n, *percent(won, n)]
     yield PRECISION, "- **Speed.**", shown
+
+
+def fewer_bits() -> Iterator[Claim]:
+    cases = [case for case in result("precision_bundled")["cases"] if case["dtype"] == "float32"]
+    percents = {case["precision"]: 100 * case["to_float32"] for case in cases}
+    yield TUNING, "| `fp8` |", [percents["fp8"]]
+    yield TUNING, "| `int8`, `int4` |", [percents["int8"], percents["int4"]]
+    calibrated = one(result("w8a8")["errors_gpu"]["rows"], precision="w8a8, calibrated")
+    yield TUNING, "| `w8a8`, `w8a8-int4` |", [100 * calibrated["to_exact"]["over_moved"]]
+    for goal, count in (
+        ("(none)", 2),
+        ("`first_chunk`", 3),
+        ("`rate`", 3),
+        ("`memory`", 1),
+        ("`many_robots`", 3),
+    ):
+        yield TUNING, f"| {goal} |", [None] * count  # of other pages, which have their claims
 
 
 def plans() -> Iterator[Claim]:

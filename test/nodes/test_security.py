@@ -21,6 +21,7 @@ from vla_accel_msgs.msg import FleetRobot
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.recorder.topics import recorded
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main
 from vla_accel_ros.tools.security import LIFECYCLE_NODES, rights, scheduler_rights, security
@@ -158,6 +159,25 @@ def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_and_recorder_and_tared
     assert "trajectory_wrench/get_type_description" in every["trajectory"].reply
     plain = rights(Contract.load(demo_contract()))
     assert "~/tare" not in plain["trajectory"].reply
+
+
+def test_a_base_is_sent_velocities_by_trajectory_and_its_odometry_is_heard_and_recorded(tmp_path):
+    base = {"topic": "base/cmd_vel", "message": "Twist", "odometry": "base/odom", "axes": {"x": 1.0}}
+    base |= {"rate_hz": 20, "timeout_s": 0.5, "linear": 0.4, "angular": 1.0}
+    base |= {"linear_acceleration": 0.8, "angular_acceleration": 2.0}
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(demo_contract().read_text()) | {"base": base}))
+    contract = Contract.load(path)
+    nodes = rights(contract).items()
+    for topic, sender, hearers in (
+        ("base/cmd_vel", "trajectory", {"controllers", "recorder"}),
+        ("base/odom", "controllers", {"inference", "recorder"}),
+    ):
+        assert {node for node, each in nodes if topic in each.publish} == {sender}
+        assert {node for node, each in nodes if topic in each.subscribe} == hearers
+    types = {entry.topic: entry.bag_type for entry in recorded(contract)}
+    assert types["base/cmd_vel"] == "geometry_msgs/msg/Twist"
+    assert types["base/odom"] == "nav_msgs/msg/Odometry"
 
 
 @pytest.mark.parametrize("namespace", ["", "left/arm"])

@@ -21,7 +21,7 @@ rate: as many chunks a second as possible.
     token_mode: auto, token_prefer: rate, for OpenVLA: 115 to 125 frames a second instead of 29.
 memory: to fit on a small GPU. It changes the actions.
     precision: w8a8, keep_exact: false, on a GPU: pi0.5 takes 5.0 GB instead of 7.6 (computed for an RTX
-        4090, docs/lab/plan.md). Calibrated, the bundled policy's actions differ by 0.2 % and 600 of 600
+        4090, docs/lab/plan.md). Calibrated, the bundled policy's actions differ by 0.7 % and 600 of 600
         episodes succeed; a chunk of pi0 takes 10.4 ms instead of 10.0 on an H100 (docs/lab/precision.md).
         int8 and int4 leave the prefix stack exact, and fp8 refuses questions. offload is not set: it frees
         0.7 GB but costs 14 ms in every frame (docs/lab/offload.md).

@@ -88,7 +88,8 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     cameras = {camera.topic for camera in contract.cameras}
     infos = {camera.info for camera in contract.cameras if camera.info}
     joints, commands = contract.joint_states.topic, {c.topic for c in contract.commanded}
-    others = {topic.topic for topic in (*odometry(contract), *transforms(contract))}
+    odometries = {topic.topic for topic in odometry(contract)}
+    observed = cameras | infos | odometries | {topic.topic for topic in transforms(contract)}
     nodes = {node_of(controller) for controller in contract.controllers}
     actions = {c.action for c in contract.controllers if c.action}
     states = {f"{node}/controller_state" for node in nodes}
@@ -122,10 +123,7 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
                 "~/policy_images",
                 "subtask",
             },
-            subscribe=cameras
-            | infos
-            | others
-            | {joints, "instruction", "question", "motion", "next_subtask"},
+            subscribe=observed | {joints, "instruction", "question", "motion", "next_subtask"},
             reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
         "trajectory": Rights(
@@ -142,29 +140,26 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
         ),
         "recorder": Rights(
             publish=common,
-            subscribe=cameras
-            | infos
+            subscribe=observed
             | commands
             | reported - {"inputs"}
             | forces
             | teleop
-            | others
             | {joints, "instruction", "question", "subtask"},
             reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(
             publish={"instruction", "question", "chunk_path", "next_subtask"},
-            subscribe=cameras
-            | infos
-            | reported
-            | others
-            | {joints, "robot_description", "inference/policy_images"},
+            subscribe=observed | reported | {joints, "robot_description", "inference/policy_images"},
             reply={f"doctor/{service}" for service in (*_PARAMETERS, _TYPE)},
             request=services | served | parameter_services,
             call={_RUN},
         ),
         "controllers": Rights(
-            publish={joints} | states, subscribe=commands, reply=parameter_services | manager, execute=actions
+            publish={joints} | states | odometries,
+            subscribe=commands,
+            reply=parameter_services | manager,
+            execute=actions,
         ),
     }
     if fleet:

@@ -9,7 +9,7 @@ import pytest
 from hand_arms import EXPLICIT, UR5E, load, shift, text, turn_x, turn_z, ur5e_urdf, with_shapes
 
 from vla_accel_ros.control.kinematics.collisions import Collisions
-from vla_accel_ros.control.kinematics.guard import HandGuard
+from vla_accel_ros.control.kinematics.guard import HandGuard, guarded
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 NAMES = tuple(f"j{i + 1}" for i in range(6))
@@ -96,3 +96,12 @@ def test_contract_has_collisions_with_a_margin(tmp_path):
     written = text(EXPLICIT).replace("hands:\n", "collisions: {margin_m: 0.01}\nhands:\n")
     assert load(tmp_path, written, with_shapes(ur5e_urdf())).collisions is not None
     assert load(tmp_path, text(EXPLICIT)).collisions is None
+
+
+def test_only_who_moves_all_joints_that_may_touch_each_other_looks_at_them(tmp_path):
+    written = text(EXPLICIT).replace("hands:\n", "collisions: {margin_m: 0.01}\nhands:\n")
+    contract = load(tmp_path, written, with_shapes(ur5e_urdf()))
+    rows = np.hstack([path(FOLDED), np.full((60, 1), 0.02)])
+    with pytest.raises(ValueError, match="l6"):
+        guarded(contract, contract.joint_names).guard.check_positions(contract.joint_names, rows)
+    assert guarded(contract, NAMES[1:]).guard is None

@@ -289,6 +289,13 @@ def test_rows_in_another_unit_are_refused(tmp_path):
     assert any("unit" in line for _, line in arm.node.robot.log)
 
 
+JAW = "{rotation: rpy, state: rpy, relative_to: absolute, base: l6, tip: finger, linear: 1, angular: 1}"
+TELEOP = (
+    "teleop: {topic: leader, type: TwistStamped, rate_hz: 50, max_age_s: 0.2, "
+    "hand: {base: l0, tip: tool0, axes: base, linear: 0.1, angular: 0.1}}"
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "field", "value"),
     [
@@ -296,6 +303,9 @@ def test_rows_in_another_unit_are_refused(tmp_path):
         ("[j1, j2, j3, j4, j5, j6], rate", "[j1, j2, j3, j4, j5], rate", "controllers[0].joints", "j6"),
         ("actions: hands", "actions: joints", "controllers[0].kind", "servo_pose"),
         ("relative_to: absolute", "relative_to: absolute, beside: true", "hands", "beside"),
+        ("joints:\n  - {name: j1", f"  jaw: {JAW}\njoints:\n  - {{name: j1", "hands = 2", "servo_pose"),
+        ("chunk:", f"{TELEOP}\nchunk:", "teleop", "TwistStamped"),
+        ("actions: hands", "actions: twist", "actions", "twists"),
     ],
 )
 def test_a_controller_that_leads_another_hand_is_refused(tmp_path, old, new, field, value):

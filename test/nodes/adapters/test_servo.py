@@ -220,7 +220,8 @@ def test_poses_lead_the_hand_from_where_it_is_and_servo_is_paused_when_chunks_ce
     start("trajectory", autostart=True, contract=str(tmp_path / "robot.yaml"))
     operator.wait(lambda: servo.type == ServoCommandType.Request.POSE, 90.0, "command type")
     joints = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
-    begin = ur5e(joints[:6])[:3, 3]
+    pose = ur5e(joints[:6])
+    begin, diagonal = pose[:3, 3], np.diag(pose)[:3]
     policy.goal = np.array([0.0, 0.0, 0.05, 0.0, 0.0, 0.0, 0.03])  # 0.05 * 0.05 m a step
 
     def lifted() -> bool:
@@ -228,6 +229,8 @@ def test_poses_lead_the_hand_from_where_it_is_and_servo_is_paused_when_chunks_ce
 
     operator.wait(policy.drives(lifted, joints), 90.0, "poses that rise")
     np.testing.assert_allclose(servo.commands[0][2][:3], begin, atol=1e-3)
+    squares = (1.0 + np.array([*(2.0 * diagonal - diagonal.sum()), diagonal.sum()])) / 4.0  # x, y, z, w
+    np.testing.assert_allclose(servo.commands[0][2][3:] ** 2, squares, atol=1e-3)
     assert servo.frames == {"l0"}
     poses, stamps = (np.array([command[k] for command in servo.commands]) for k in (2, 1))
     passed_s = np.minimum(np.diff(stamps) * 1e-9, 2.0 / RATE_HZ)
