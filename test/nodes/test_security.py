@@ -162,7 +162,8 @@ def test_a_force_sensor_on_a_topic_is_heard_by_trajectory_and_recorder_and_tared
 
 
 def test_a_base_is_sent_velocities_by_trajectory_and_its_odometry_is_heard_and_recorded(tmp_path):
-    base = {"topic": "base/cmd_vel", "message": "Twist", "odometry": "base/odom", "axes": {"x": 1.0}}
+    base: dict[str, object] = {"topic": "base/cmd_vel"}
+    base |= {"message": "Twist", "odometry": "base/odom", "axes": {"x": 1.0}}
     base |= {"rate_hz": 20, "timeout_s": 0.5, "linear": 0.4, "angular": 1.0}
     base |= {"linear_acceleration": 0.8, "angular_acceleration": 2.0}
     path = tmp_path / "contract.yaml"
@@ -171,7 +172,7 @@ def test_a_base_is_sent_velocities_by_trajectory_and_its_odometry_is_heard_and_r
     nodes = rights(contract).items()
     for topic, sender, hearers in (
         ("base/cmd_vel", "trajectory", {"controllers", "recorder"}),
-        ("base/odom", "controllers", {"inference", "recorder"}),
+        ("base/odom", "controllers", {"inference", "operator", "recorder"}),
     ):
         assert {node for node, each in nodes if topic in each.publish} == {sender}
         assert {node for node, each in nodes if topic in each.subscribe} == hearers
