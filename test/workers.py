@@ -27,7 +27,7 @@ STARTING = {
         "fleet": "replica_ray",
         "nodes": "added_controller base_live brief clock_watch contract_from_robot doctor executor"
         " fork_server graph lifecycle_nodes look_live params process robot_client robot_drivers"
-        " security service_calls",
+        " security service_calls tf_live",
         "nodes/adapters": "forward_command gripper integrated servo",
         "nodes/camera": "camera_node",
         "nodes/fleet": "fleet_up policy_parameters",
