@@ -32,18 +32,20 @@ print(json.dumps({
     "state": [row["observation.state"].tolist() for row in rows],
     "grey": [float(row["observation.images.front"].mean()) * 255 for row in rows],
     "outcome": list(frames.meta.episodes["outcome"]),
+    "subtasks": [[part["content"] for part in row["language_persistent"]] for row in rows],
 }))
 """
 CORRECTED = ((0.0, 1), (2.8, 5), (3.0, 1))
 """Times and states of motion: a person has the arm for 0.2 s."""
+SUBTASKS = ((1.3, "grasp the cloth"), (2.7, "fold it"))
 TINY = "type=act device=cpu push_to_hub=false pretrained_backbone_weights=null dim_model=64 n_heads=2"
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    """Three marked episodes, the last with a correction."""
+    """Three marked episodes, the last with a correction and two subtasks."""
     folder = tmp_path_factory.mktemp("peers")
-    Drive(folder / "bag", seconds=4.0, marks=MARKS, motion=CORRECTED, teleop=TELEOP)
+    Drive(folder / "bag", seconds=4.0, marks=MARKS, motion=CORRECTED, teleop=TELEOP, subtasks=SUBTASKS)
     assert export([folder / "bag"], folder / "dataset") == 3
     return folder / "dataset"
 
@@ -66,6 +68,8 @@ def test_lerobot_reads_what_was_seen_felt_told_and_judged(dataset):
     np.testing.assert_array_equal(frames["success"], last & (episodes == 0))
     human = np.array(frames["intervention"])
     assert human[episodes == 2].sum() == 6 and not human[episodes < 2].any()
+    parts = [frames["subtasks"][i] for i in np.flatnonzero(last)]
+    assert parts == [[], ["grasp the cloth"], ["grasp the cloth", "fold it"]]  # it is still acted on
     assert [frames["task"][i] for i in np.flatnonzero(last)] == ["fold", "reach the red block", "fold"]
     for episode, begin_s in enumerate((0.5, 1.2, 2.6)):
         times_s = (np.ceil(begin_s * FPS - 1e-9) + np.arange((episodes == episode).sum())) / FPS
