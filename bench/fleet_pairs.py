@@ -30,15 +30,15 @@ from vla_accel_ros.fleet.simulator.runs import Load, open_loop
 from vla_accel_ros.fleet.simulator.workloads import DYNAMIC, STATIC, WORKLOADS, Workload
 
 LOAD = 1.6
-FIFO, LAS, KAIROS, AGED = fleet_sim.FIFO, fleet_sim.LAS, fleet_sim.KAIROS, fleet_sim.SRPT
+FIFO, LAS, KAIROS, SRPT = fleet_sim.FIFO, fleet_sim.LAS, fleet_sim.KAIROS, fleet_sim.SRPT
 CASES = (
     (FIFO, STATIC),
     (LAS, STATIC),
     (KAIROS, STATIC),
-    (AGED, STATIC),
+    (SRPT, STATIC),
     (FIFO, DYNAMIC),
     (KAIROS, DYNAMIC),
-    (AGED, DYNAMIC),
+    (SRPT, DYNAMIC),
 )
 METRICS = ("avg", "p25", "p95", "standing")
 

@@ -28,9 +28,6 @@ def demo() -> Iterator[Claim]:
     figures = [hour["episodes"], hour["age_ms"]["p50"], hour["age_ms"]["p99"]]
     for won, played in (hour["successes"][task] for task in ("reach", "place", "follow")):
         figures += [won, played, *percent(won, played)]
-    rows = hour["place in simulated time"]["rows"]
-    for row in rows:
-        figures += [row["won"], row["n"], *percent(row["won"], row["n"]), row["latency"]]
     growth = hour["memory_mb"]["growth_per_hour"]
     yield PERFORMANCE, "Over an hour of", [*figures, growth["trajectory"], growth["inference"]]
     slow = result("slow_demo")

@@ -87,11 +87,6 @@ class FastWAMPolicy(Policy):
         return self.model.config
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
     def kv_dtype(self) -> torch.dtype:
         """Dtype of keys and values."""
         return self.model.dtype
