@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 98_512
+BUDGET = 98_507
 """Lines of the package."""
 
 

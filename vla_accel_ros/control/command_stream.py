@@ -87,7 +87,7 @@ class CommandStream:
             raise ValueError(
                 f"there are limits for {len(limits.lower)} joints, not {len(joints)}: give one per joint"
             )
-        self.joints, self.counts, self._astray = tuple(joints), Counter[str](), ""
+        self.joints, self.counts, self._refusal = tuple(joints), Counter[str](), ""
         self._limits, self._ticks = limits, Ticks(period_s)
         self._past = deque[TrajectoryPoint](maxlen=math.ceil(_PAST_S / period_s) + 1)
         self.forget()
@@ -172,9 +172,9 @@ class CommandStream:
         self._past.append(self._state)
         return self._state
 
-    def astray(self) -> str:
-        """See Output.astray."""
-        reason, self._astray = self._astray, ""
+    def poll_refusal(self) -> str:
+        """See Output.poll_refusal."""
+        reason, self._refusal = self._refusal, ""
         return reason
 
     def _towards(
@@ -189,7 +189,7 @@ class CommandStream:
         try:
             slowed = guard.step((p, v), *led[:2], step_s)
         except ValueError as refusal:
-            self._astray = str(refusal)
+            self._refusal = str(refusal)
             state = TrajectoryPoint(0, p, v)
             position, velocity = brake(self.joints, state, self._limits).sample(round(step_s * 1e9))
             return position, velocity, self._on_path

@@ -125,7 +125,7 @@ def late(limits: JointLimits, begin: np.ndarray, end: np.ndarray) -> tuple[HandO
 def test_controller_that_is_led_to_a_motion_keeps_the_speed_of_the_hand():
     controller, path = late(limits_of(), MIDDLE, MIDDLE + 0.4)
     np.testing.assert_allclose(path.positions[-1], MIDDLE + 0.4, atol=1e-6)
-    assert 0.5 < fastest(path, 0, path.end_ns) <= 1.0 and not controller.astray()
+    assert 0.5 < fastest(path, 0, path.end_ns) <= 1.0 and not controller.poll_refusal()
 
 
 def test_controller_whose_way_leaves_the_box_stays_and_says_why():
@@ -136,7 +136,7 @@ def test_controller_whose_way_leaves_the_box_stays_and_says_why():
     assert ur5e(MIDDLE)[0, 3] < least - 0.005
     controller, path = late(limits_of(Box((least, -2.0, -2.0), (2.0, 2.0, 2.0))), begin, end)
     assert np.abs(path.positions - begin).max() < 1e-9
-    assert "box" in controller.astray() and not controller.astray()
+    assert "box" in controller.poll_refusal() and not controller.poll_refusal()
 
 
 def test_controller_with_another_clock_approaches_no_faster_than_its_hand_may():

@@ -231,7 +231,7 @@ class ChunkFollower:
             self.joining.told(self._controllers.reference())
             self.joining.rests(self._controllers.rests_ns())
             self.joining.waits = self._controllers.waits
-            if reason := self._controllers.astray():
+            if reason := self._controllers.poll_refusal():
                 self.joining.mistrust(slice(None))
                 words = (
                     f"on the way to where it is commanded, {reason}; ~/resume goes on from where it stands"

@@ -52,7 +52,7 @@ class HandOver:
     """
 
     def __init__(self, limits: JointLimits) -> None:
-        self._limits, self.late, self._astray = limits, 0, ""
+        self._limits, self.late, self._refusal = limits, 0, ""
         self._longest_s = float((limits.velocity / limits.acceleration).max(initial=0.0))
         self.forget()
 
@@ -73,9 +73,9 @@ class HandOver:
         """When the controller comes to rest if its trajectory was not sent as decided, else 0."""
         return self._executed.end_ns if self._moved and self._executed is not None else 0
 
-    def astray(self) -> str:
-        """See Output.astray."""
-        reason, self._astray = self._astray, ""
+    def poll_refusal(self) -> str:
+        """See Output.poll_refusal."""
+        reason, self._refusal = self._refusal, ""
         return reason
 
     def commanded(self, t_ns: int) -> np.ndarray | None:
@@ -297,7 +297,7 @@ class HandOver:
         try:
             led, _ = enforce(motion, state, self._limits)
         except ValueError as refusal:
-            self._astray = str(refusal)
+            self._refusal = str(refusal)
             return old.since(now_ns).then(brake(old.joints, state, self._limits))
         # Where it cannot follow, it brakes as `decided` does, which ends when its observation is too old.
         brakes_ns = max(decided.end_ns - round(self._longest_s * 1e9), commit_ns)

@@ -203,7 +203,7 @@ class Output(ABC):
         """A sentence if the controller does not get its trajectories in time, else empty."""
         return ""
 
-    def astray(self) -> str:
+    def poll_refusal(self) -> str:
         """Why its controller cannot be led to the decided motion, and comes to rest; empty if it can, and
         after that was asked."""
         return ""

@@ -120,10 +120,10 @@ class Outputs:
         with self.lock:
             return max((output.rests_ns() for output in self._outputs), default=0)
 
-    def astray(self) -> str:
-        """See Output.astray."""
+    def poll_refusal(self) -> str:
+        """See Output.poll_refusal."""
         with self.lock:
-            return "; ".join(filter(None, [output.astray() for output in self._outputs]))
+            return "; ".join(filter(None, [output.poll_refusal() for output in self._outputs]))
 
     def at_rest(self) -> bool:
         """Whether all streams of commands have come to their end."""

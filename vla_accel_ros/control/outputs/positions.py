@@ -47,8 +47,8 @@ class PositionOutput(Output):
     def at_rest(self, now_ns: int) -> bool:
         return self._stream.at_rest(now_ns)
 
-    def astray(self) -> str:
-        return self._stream.astray()
+    def poll_refusal(self) -> str:
+        return self._stream.poll_refusal()
 
     def close(self) -> None:
         self._channel.close()

@@ -109,8 +109,8 @@ class JointVelocityOutput(ServoOutput):
         super().__init__(controller, channel, clock)
         self._jog = JogStream(controller.joints, limits, 1.0 / controller.rate_hz, gain)
 
-    def astray(self) -> str:
-        return self._jog.path.astray()
+    def poll_refusal(self) -> str:
+        return self._jog.path.poll_refusal()
 
     def send(self, trajectory: Trajectory, decided_ns: int) -> None:
         self._resting = False

@@ -307,8 +307,8 @@ class TrajectoryOutput(Output):
     def trouble(self) -> str:
         return self._delivery.trouble or (self._late if self._steady_s() < self._trouble_until_s else "")
 
-    def astray(self) -> str:
-        return self._hand_over.astray()
+    def poll_refusal(self) -> str:
+        return self._hand_over.poll_refusal()
 
     def close(self) -> None:
         self._channel.close()
