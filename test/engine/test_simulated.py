@@ -68,3 +68,14 @@ def test_a_lane_takes_twice_as_long_for_what_it_begins_beside_another() -> None:
     while len(ends_s) < 2:
         system.advance(began_s + 1.0)
     assert ends_s == pytest.approx({ACT: CHUNK_S, ASK: 2 * TOKEN_S})
+
+
+def test_a_frame_that_is_finished_at_its_launch_counts_as_long_as_the_device_takes() -> None:
+    system = System(StaggeredChunks(1), captured=True)
+    system.runner.profile = Profile({("observe.encode", 1): CHUNK_S})
+    frame = system.frame()
+    system.scheduler.step()
+    assert frame.finished and frame not in system.scheduler.requests, "what follows waits on the device"
+    while system.lanes["main"].ahead:
+        system.advance(1.0)
+    assert system.scheduler.profile.usual_s("observe.encode", 1) == pytest.approx(CHUNK_S)

@@ -426,6 +426,11 @@ class Scheduler:
             return batch.requests
         with lane.computing():
             launched = lane.launch(batch, self._runner.run)
+        if self.runs_ahead and launched.wait is None and launched.device is not None:
+            launched.wait = launched.device.seconds
+            for request in batch.requests:
+                if request.finished and self._leave(request):  # at its launch, such as a frame
+                    tell(request)
         if not self.runs_ahead or (launched.wait is None and not lane.ahead):
             self._postprocess(lane, launched)
             return batch.requests

@@ -53,7 +53,7 @@ class Launched:
     batch: MicroBatch
     began_s: float
     computed: bool = False
-    wait: Callable[[], None] | None = None
+    wait: Callable[[], object] | None = None
     of_token: bool = False
     told: tuple[Request, ...] = ()
     device: DeviceTime | None = None
