@@ -4,7 +4,8 @@
 
 Random weights of the published sizes. A frame is `Engine.observe` and `Engine.act` of an engine with captured
 graphs, timed by the host; `eager` is the same without graphs. The error is that of bfloat16 graphs against
-float32 in plain torch, on the same weights and noise, as a share of the largest action.
+float32 in plain torch, on the same weights and noise, as a share of the largest action. A pi0-FAST writes as
+many tokens as it may, because random ones end no chunk: `token` is its time of one, and it has no error.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +24,47 @@ import torch
 from run import Bench, Given, Row, main
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.fastwam.config import FASTWAM, FastWAMConfig
+from vla_accel_ros.models.fastwam.model import FastWAM
+from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
 from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
 from vla_accel_ros.models.groot.embodiment import Settings
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.groot.pixels import Geometry
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.units import Range, Units
+from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, MimicVideoConfig
+from vla_accel_ros.models.mimic_video.model import MimicVideo
+from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
+from vla_accel_ros.models.openvla.policy import PixelNorm
+from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
+from vla_accel_ros.models.openvla_oft.policy import Bounds, OpenVLAOFTPolicy
+from vla_accel_ros.models.pi_fast.config import PI0_FAST, PiFastConfig
+from vla_accel_ros.models.pi_fast.model import PiFast
+from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.text.tokenizer import load_qwen_tokenizer
 from vla_accel_ros.models.xvla.config import XVLA
-from vla_accel_ros.tools.bench.policies import JOINTS, TINY_XVLA, WORD, random_policy
+from vla_accel_ros.tools.bench.policies import JOINTS, TINY_XVLA, WORD, random_policy, word_tokenizer
 from vla_accel_ros.tools.bench.subjects import random_network
 from vla_accel_ros.types import Observation
 
-KINDS: dict[str, Any] = {"groot_n1_7": GROOT_N1_7, "groot_n1_5": GROOT_N1_5, "xvla": XVLA}
+KINDS: dict[str, Any] = {
+    "groot_n1_7": GROOT_N1_7,
+    "groot_n1_5": GROOT_N1_5,
+    "xvla": XVLA,
+    "openvla_oft": OPENVLA_OFT_LIBERO,
+    "pi0_fast": PI0_FAST,
+    "fastwam": FASTWAM,
+    "mimic_video": MIMIC_VIDEO,
+}
 TINY: dict[str, Any] = {"xvla": TINY_XVLA}
-STEPS = {"groot_n1_7": 4, "groot_n1_5": 4, "xvla": 10}
+STEPS = {"groot_n1_7": 4, "groot_n1_5": 4}
+"""Of a chunk, where they are not ten."""
+CAMERAS = {"fastwam": 2, "mimic_video": 5}
+"""Images that a frame must have, where their number is fixed."""
 GEOMETRY = {
     "groot_n1_7": Geometry(256, (256, 256), 0.95, True, True, 32, 65536),
     "groot_n1_5": Geometry(224, (224, 224)),
@@ -62,31 +88,71 @@ def measure(given: Given) -> Iterator[Row]:
         config = TINY.get(kind) if given.small else KINDS[kind]
         if config is None:
             continue
-        policy = policy_of(config, given.device, given.dtype)
-        weights = sum(parameter.nbytes for parameter in policy.model.parameters())
-        fast, eager = (Engine(policy, fast=graphs, steps=STEPS[kind]) for graphs in (True, False))
-        for views in given.views:
-            frames = [observed(policy, views, seed) for seed in range(OBSERVATIONS)]
-            row = {"kind": kind, "views": views, "weights_gb": round(weights / 1e9, 3)}
-            row |= {"frame": timed(fast, frames, given.runs), "eager": timed(eager, frames, EAGER)}
-            row["error"] = error(fast, policy, config, frames[0], given)
-            yield row
-        del policy, fast, eager
-        gc.collect()
+        for views in given.views if kind not in CAMERAS else [CAMERAS[kind]]:
+            if isinstance(config, OpenVLAOFTConfig):
+                if views > len(KINDS[kind].image_names):
+                    continue
+                config = replace(config, image_names=KINDS[kind].image_names[:views])
+            yield row_of(kind, config, views, given)
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
-def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Policy:
+def row_of(kind: str, config: Any, views: int, given: Given) -> Row:
+    """Of a model and a number of views."""
+    policy, steps = policy_of(config, given.device, given.dtype), STEPS.get(kind, 10)
+    weights = sum(parameter.nbytes for parameter in policy.model.parameters())
+    frames = [observed(policy, views, seed) for seed in range(OBSERVATIONS)]
+    row: Row = {"kind": kind, "views": views, "weights_gb": round(weights / 1e9, 3)}
+    fast = Engine(policy, fast=True, steps=steps)
+    row["frame"], row["act"] = timed(fast, frames, given.runs)
+    if isinstance(policy, PiFastPolicy):
+        tokens = policy.most_tokens
+        return row | {"token": {name: round(ms / tokens, 4) for name, ms in row["act"].items()}}
+    row["eager"], _ = timed(Engine(policy, fast=False, steps=steps), frames, EAGER)
+    return row | {"error": error(fast, policy, config, frames[0], given)}
+
+
+@dataclass(frozen=True)
+class Written(PiFastPolicy):
+    """Any tokens are a chunk that stands still."""
+
+    def actions(self, raw: torch.Tensor, state: np.ndarray) -> np.ndarray:
+        return np.zeros((self.config.horizon, self.joints), np.float32)
+
+    @property
+    def end_token(self) -> int:
+        return -1
+
+
+def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """A random policy."""
+    identity, mask = Normalizer.identity(), np.zeros(config.action_dim, bool)
+    if isinstance(config, OpenVLAOFTConfig):
+        oft = random_network(lambda: OpenVLAOFT(config), device).to(dtype)
+        sizes = len(mask), config.state_dim
+        actions, states = (Bounds(-np.ones(size), np.ones(size), np.ones(size, bool)) for size in sizes)
+        return OpenVLAOFTPolicy(oft, word_tokenizer(), actions, states, PixelNorm(), mask)
+    if isinstance(config, PiFastConfig):
+        fast = random_network(lambda: PiFast(config), device).to(dtype)
+        return Written(fast, word_tokenizer(), identity, identity, mask)
+    if isinstance(config, FastWAMConfig):
+        wam = random_network(lambda: FastWAM(config), device).to(dtype).fold()
+        return FastWAMPolicy(wam, word_tokenizer(), identity, identity, mask)
+    if isinstance(config, MimicVideoConfig):
+        video = random_network(lambda: MimicVideo(config), device).to(dtype)
+        clamp = np.array([[-1.0], [1.0]], np.float32).repeat(config.state_dim, 1)
+        return MimicVideoPolicy(video, word_tokenizer(), identity, identity, mask, clamp=clamp)
     if not isinstance(config, GrootConfig):
         return random_policy(config, device, dtype)
     model = random_network(lambda: Groot(config), device).to(dtype)
     none = Range(np.zeros(0, np.float32), np.zeros(0, np.float32), clips=False)
     nothing = Units(none, none)
-    names, identity = config.image_names, Normalizer.identity()
+    names = config.image_names
     settings = Settings("arm", 3, ("arm",), names, names, len(names), nothing, GEOMETRY[config.kind], True)
     tokenizer = load_qwen_tokenizer(RECORDINGS / WORDS[config.kind], config.vocab)
-    mask = np.zeros(JOINTS, bool)
-    return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=LEROBOT, settings=settings)
+    joints = mask[:JOINTS]
+    return GrootPolicy(model, tokenizer, identity, identity, joints, conventions=LEROBOT, settings=settings)
 
 
 def observed(policy: Policy, views: int, seed: int) -> Observation:
@@ -98,16 +164,17 @@ def observed(policy: Policy, views: int, seed: int) -> Observation:
     return Observation(images, state, " ".join([WORD] * 10), stamp_ns=0)
 
 
-def timed(engine: Engine, frames: Sequence[Observation], runs: int) -> dict[str, float]:
-    """Milliseconds of a frame."""
-    times_s = list[float]()
+def timed(engine: Engine, frames: Sequence[Observation], runs: int) -> tuple[dict[str, float], ...]:
+    """Milliseconds of a frame, and of its actions alone."""
+    times_s = list[tuple[float, float]]()
     for number in range(WARM_UP + runs):
         synchronize(engine.policy.device)
         begin_s = time.perf_counter()
         with engine.observe(frames[number % len(frames)]) as prefix:
+            seen_s = time.perf_counter()
             engine.act(prefix)
-        times_s.append(time.perf_counter() - begin_s)
-    return summary(1e3 * np.array(times_s[WARM_UP:]))
+        times_s.append((time.perf_counter() - begin_s, time.perf_counter() - seen_s))
+    return tuple(summary(1e3 * column) for column in np.array(times_s[WARM_UP:]).T)
 
 
 def error(engine: Engine, policy: Policy, config: Any, frame: Observation, given: Given) -> float:

@@ -178,12 +178,14 @@ def place(small: bool) -> tuple[torch.device, torch.dtype]:
     CUDA device."""
     import torch
 
+    from vla_accel_ros.models.device import find_device
+
     if small:
         torch.set_num_threads(1)
         return torch.device("cpu"), torch.float32
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device here; --small tries the command on a CPU.")
-    return torch.device("cuda"), torch.bfloat16
+    return find_device("cuda"), torch.bfloat16
 
 
 def write(file: Path | None, document: Row) -> None:

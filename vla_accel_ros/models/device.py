@@ -6,7 +6,8 @@ import torch
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return the device of that name. Raises ValueError if the name is invalid or the device is not there."""
+    """Return the device of that name; convolutions of float32 are of float32 from then on, not of cuDNN's
+    tf32. Raises ValueError if the name is invalid or the device is not there."""
     try:
         target = torch.device(device)
     except RuntimeError as error:
@@ -16,6 +17,8 @@ def find_device(device: str | torch.device) -> torch.device:
         raise ValueError(
             f"device is '{device}' but torch finds {count} CUDA devices; use 'cpu' or a torch built for CUDA."
         )
+    if target.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
     return target
 
 

@@ -49,13 +49,13 @@ def policy_of(model: Pi | SmolVLA | XVLA) -> Policy:
     """Return a policy around an existing model."""
     nothing, mask = Normalizer.identity(), np.zeros(JOINTS, np.bool_)
     if isinstance(model, SmolVLA):
-        return SmolVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
+        return SmolVLAPolicy(model, word_tokenizer(), nothing, nothing, mask)
     if isinstance(model, XVLA):
-        return XVLAPolicy(model, _tokenizer(), nothing, nothing, mask)
-    return Policy(model, _tokenizer(), nothing, nothing, mask)
+        return XVLAPolicy(model, word_tokenizer(), nothing, nothing, mask)
+    return Policy(model, word_tokenizer(), nothing, nothing, mask)
 
 
-def _tokenizer() -> JsonTokenizer:
+def word_tokenizer() -> JsonTokenizer:
     """Return a tokenizer that splits at blanks and knows only WORD."""
     vocabulary = {token: index for index, token in enumerate(("<pad>", "<bos>", "<unk>", WORD))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
