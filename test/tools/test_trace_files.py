@@ -32,17 +32,18 @@ MS = 1_000_000
 IMAGE = 1_000_000_000_000  # the stamp of a frame
 
 
-def robot(image_ns: int = IMAGE, at_ns: int = 50_000 * MS) -> list[Recorded]:
-    """Three processes and one frame, each step of which takes a ms more than the one before."""
+def robot(image_ns: int = IMAGE, at_ns: int = 50_000 * MS, act: str = "act.denoise") -> list[Recorded]:
+    """Three processes and one frame, each step of which takes a ms more than the one before. act: its
+    micro-batches of actions."""
     flows, ms = (image_ns,), [0, 1, 3, 6, 10, 15, 21, 28, 36, 45, 55]
     moments = [at_ns + offset * MS for offset in ms]
     inference = (
         Event("topic /camera/front", "callback", moments[1], moments[1] + MS, flows),
         Event("camera front", "taken", moments[1] + MS, moments[1] + MS, flows, str(MS)),
         Event("lane main", "observe.encode", moments[2], moments[3], flows, "observe of frame 4"),
-        Event("lane main", "act.denoise", moments[4], moments[4] + MS, flows),
-        Event("lane main", "act.denoise", moments[4] + 2 * MS, moments[5], flows),
-        Event("GPU, lane main", "act.denoise", moments[4], moments[4] + 3 * MS, flows),
+        Event("lane main", act, moments[4], moments[4] + MS, flows),
+        Event("lane main", act, moments[4] + 2 * MS, moments[5], flows),
+        Event("GPU, lane main", act, moments[4], moments[4] + 3 * MS, flows),
         Event("topic /action_chunk", "publish", moments[6], moments[6] + MS, flows),
         Event("loop vision", "deadline missed", moments[6], moments[6]),
     )
@@ -68,11 +69,14 @@ def read(path: Path) -> tuple[Any, dict[int, str]]:
     return trace, tracks
 
 
-def test_trace_every_step_is_between_the_moments_it_is_named_after() -> None:
-    rows = latency.steps(latency.frames(robot()).values())
+@pytest.mark.parametrize("act", ["act.denoise", "whole.denoise"])
+def test_trace_every_step_is_between_the_moments_it_is_named_after(act: str) -> None:
+    rows = latency.steps(latency.frames(robot(act=act)).values())
     assert [row.ms for row in rows[:-1]] == [(float(step),) for step in range(1, 11)]
     assert rows[-1].ms == (55.0,)
-    assert [(row.name, row.ms) for row in latency.gpu_steps(robot())] == [("on the GPU: act.denoise", (3.0,))]
+    assert [(row.name, row.ms) for row in latency.gpu_steps(robot(act=act))] == [
+        (f"on the GPU: {act}", (3.0,))
+    ]
 
 
 def test_trace_frame_in_groups_is_a_prefix_after_the_last() -> None:

@@ -39,6 +39,7 @@ RECORDED = (
 
 CHUNKS = "/action_chunk"
 OBSERVED = "observe."
+ACTING = ("act.", "whole.")
 FOLLOWED = ("trajectory", "follow")
 """Track and name of the event in which the trajectory node takes a chunk."""
 
@@ -78,7 +79,7 @@ def _note(at: dict[str, int], event: Event, follows: bool) -> None:
     if track.startswith("lane ") and name.startswith(OBSERVED):
         at.setdefault("observed", event.begin_ns)
         at["prefix"] = max(event.end_ns, at.get("prefix", 0))  # the end of its last micro-batch
-    elif track.startswith("lane ") and name.startswith("act.") and "published" not in at:
+    elif track.startswith("lane ") and name.startswith(ACTING) and "published" not in at:
         at.setdefault("acting", event.begin_ns)
         at["acted"] = max(event.end_ns, at.get("acted", 0))
     elif name in ("publish", "write") and track.endswith(CHUNKS):  # by message or shared memory
