@@ -9,8 +9,10 @@ bfloat16, too, which robots run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +30,10 @@ from pi_fast_oracle import SAMPLES, PiFastOracle, pi_fast_names
 from xvla_oracle import XVLAOracle, xvla_names
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.flow.rtc import prefix_weights
 from vla_accel_ros.models.flow.sampling import flow_times
+from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.openvla.model import is_unused
 from vla_accel_ros.models.openvla_oft.pictures import crop, resize_lanczos, through_jpeg
 from vla_accel_ros.models.text.decoding import decode
@@ -38,6 +42,8 @@ NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")
 GROOT_NAMES = groot_names()
 OFT_NAMES = oft_names()
+Computes = Callable[[Any], torch.Tensor]
+By = Callable[[Computes], Computes]
 
 
 @cache
@@ -80,19 +86,43 @@ def openvla(request: pytest.FixtureRequest, device: str) -> OpenVLAOracle:
     return load_openvla(request.param, device)
 
 
+@pytest.fixture(params=["torch", "kernels"])
+def by(request: pytest.FixtureRequest) -> By:
+    """Has a run's residual streams computed by torch or by kernels, which are the references on a CPU; those
+    of float64 are always torch's."""
+
+    def by(what: Computes) -> Computes:
+        def computed(run: Any) -> torch.Tensor:
+            first = next(run.policy.model.parameters())
+            fused = request.param == "kernels" and first.dtype != torch.float64
+            with torch.inference_mode(), computing(ops_for(first.device) if fused else None):
+                return what(run)
+
+        return computed
+
+    return by
+
+
 @pytest.fixture(params=GROOT_NAMES)
 def groot(request: pytest.FixtureRequest, device: str) -> GrootOracle:
     return load_groot(request.param, device)
 
 
-@pytest.fixture(params=xvla_names(), scope="module")
+def everywhere(names: list[str]) -> list[Any]:
+    """On both devices."""
+    on_gpu = (pytest.param((name, "cuda"), id=f"{name} cuda", marks=pytest.mark.gpu) for name in names)
+    return [*(pytest.param((name, "cpu"), id=f"{name} cpu") for name in names), *on_gpu]
+
+
+@pytest.fixture(params=everywhere(xvla_names()), scope="module")
 def xvla(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> XVLAOracle:
-    return XVLAOracle.load(request.param, tmp_path_factory.mktemp("xvla") / "folder")
+    name, device = request.param
+    return XVLAOracle.load(name, tmp_path_factory.mktemp("xvla") / "folder", device)
 
 
-@pytest.fixture(params=fastwam_names(), scope="module")
+@pytest.fixture(params=everywhere(fastwam_names()), scope="module")
 def fastwam(request: pytest.FixtureRequest) -> FastWAMOracle:
-    return FastWAMOracle.load(request.param)
+    return FastWAMOracle.load(*request.param)
 
 
 @pytest.fixture(params=pi_fast_names(), scope="module")
@@ -306,13 +336,13 @@ def distinct(groot: GrootOracle, recorded: torch.Tensor) -> torch.Tensor:
     return frames.flatten()
 
 
-def test_groot_image_tokens_and_features(groot: GrootOracle) -> None:
-    agree(groot, GrootOracle.image_tokens, groot["vision_tokens"].flatten(0, -2))
-    agree(groot, GrootOracle.features, groot["vl_features"])
+def test_groot_image_tokens_and_features(groot: GrootOracle, by: By) -> None:
+    agree(groot, by(GrootOracle.image_tokens), groot["vision_tokens"].flatten(0, -2))
+    agree(groot, by(GrootOracle.features), groot["vl_features"])
 
 
-def test_groot_velocities(groot: GrootOracle) -> None:
-    agree(groot, GrootOracle.velocities, groot["velocity"])
+def test_groot_velocities(groot: GrootOracle, by: By) -> None:
+    agree(groot, by(GrootOracle.velocities), groot["velocity"])
 
 
 @pytest.mark.parametrize("frame", ["", "second_"])
@@ -324,14 +354,15 @@ def test_groot_actions(groot: GrootOracle, frame: str) -> None:
         agree(groot, lambda groot: groot.actions(frame), groot[f"{frame}actions"][0])
 
 
-def test_groot_float32_recordings_computed_in_bfloat16(groot: GrootOracle, device: str) -> None:
+def test_groot_float32_recordings_computed_in_bfloat16(groot: GrootOracle, device: str, by: By) -> None:
     if groot.policy.model.dtype != torch.float32:
         return
     half = GrootOracle.load(groot.name, device, "bfloat16")
-    in_half(half.image_tokens(), groot["vision_tokens"].flatten(0, -2), groot.policy.config.vision.depth)
-    in_half(half.features(), groot["vl_features"], groot.layers)
-    in_half(half.velocities(), groot["velocity"], groot.layers)
-    in_half(half.raw(), groot["action_pred"], groot.layers)
+    tokens = groot["vision_tokens"].flatten(0, -2)
+    in_half(by(GrootOracle.image_tokens)(half), tokens, groot.policy.config.vision.depth)
+    in_half(by(GrootOracle.features)(half), groot["vl_features"], groot.layers)
+    in_half(by(GrootOracle.velocities)(half), groot["velocity"], groot.layers)
+    in_half(by(GrootOracle.raw)(half), groot["action_pred"], groot.layers)
 
 
 def test_xvla_inputs(xvla: XVLAOracle) -> None:
@@ -347,24 +378,24 @@ def test_xvla_image_tokens_and_features(xvla: XVLAOracle) -> None:
     agree(xvla, XVLAOracle.features, xvla["prefix.vlm_features"])
 
 
-def test_xvla_predicts_the_clean_actions_of_every_step(xvla: XVLAOracle) -> None:
-    agree(xvla, XVLAOracle.predictions, xvla["steps.predicted_action"])
+def test_xvla_predicts_the_clean_actions_of_every_step(xvla: XVLAOracle, by: By) -> None:
+    agree(xvla, by(XVLAOracle.predictions), xvla["steps.predicted_action"])
 
 
 def test_xvla_actions(xvla: XVLAOracle) -> None:
     agree(xvla, XVLAOracle.sampled, xvla["actions_model"])
 
 
-def test_xvla_actions_of_robots_of_two_domains_in_one_batch(xvla: XVLAOracle) -> None:
+def test_xvla_actions_of_robots_of_two_domains_in_one_batch(xvla: XVLAOracle, by: By) -> None:
     recorded = xvla["batch2.actions_model"]
-    agree(xvla, lambda xvla: xvla.sampled("batch2.noise", "batch2.domain_id"), recorded)
+    agree(xvla, by(lambda xvla: xvla.sampled("batch2.noise", "batch2.domain_id")), recorded)
 
 
-def test_xvla_float32_recordings_computed_in_bfloat16(xvla: XVLAOracle, tmp_path: Path) -> None:
-    half = XVLAOracle.load(xvla.name, tmp_path / "folder", dtype="bfloat16")
+def test_xvla_float32_recordings_computed_in_bfloat16(xvla: XVLAOracle, tmp_path: Path, by: By) -> None:
+    half = XVLAOracle.load(xvla.name, tmp_path / "folder", str(xvla.policy.device), "bfloat16")
     in_half(half.image_tokens(), xvla["vision.projected"], half.layers)
     in_half(half.features(), xvla["prefix.vlm_features"], half.layers)
-    in_half(half.sampled(), xvla["actions_model"], half.layers)
+    in_half(by(XVLAOracle.sampled)(half), xvla["actions_model"], half.layers)
 
 
 def test_fastwam_inputs(fastwam: FastWAMOracle) -> None:
@@ -374,28 +405,28 @@ def test_fastwam_inputs(fastwam: FastWAMOracle) -> None:
     assert distance(inputs.images, fastwam["input_image"] * 2.0 - 1.0) < 1e-6
 
 
-def test_fastwam_text_latents_and_video(fastwam: FastWAMOracle) -> None:
+def test_fastwam_text_latents_and_video(fastwam: FastWAMOracle, by: By) -> None:
     real = fastwam["token_mask"][0].bool()
     agree(fastwam, FastWAMOracle.features, fastwam["text.context"][0][real])
     agree(fastwam, FastWAMOracle.latents, fastwam["vae.latents"][0, :, 0])
-    agree(fastwam, FastWAMOracle.video, fastwam.recorded_video())
+    agree(fastwam, by(FastWAMOracle.video), fastwam.recorded_video())
 
 
-def test_fastwam_velocities_and_actions(fastwam: FastWAMOracle) -> None:
-    agree(fastwam, FastWAMOracle.velocities, fastwam["steps.velocity"])
-    agree(fastwam, FastWAMOracle.sampled, fastwam["actions_model"][0])
+def test_fastwam_velocities_and_actions(fastwam: FastWAMOracle, by: By) -> None:
+    agree(fastwam, by(FastWAMOracle.velocities), fastwam["steps.velocity"])
+    agree(fastwam, by(FastWAMOracle.sampled), fastwam["actions_model"][0])
     actions = fastwam.policy.actions(fastwam.sampled(), fastwam.arrays["state"].numpy())
     recorded = fastwam["actions"][0]
     assert distance(torch.from_numpy(actions), recorded) <= rounding(recorded)
 
 
-def test_fastwam_float32_recordings_computed_in_bfloat16(fastwam: FastWAMOracle, device: str) -> None:
+def test_fastwam_float32_recordings_computed_in_bfloat16(fastwam: FastWAMOracle, device: str, by: By) -> None:
     half = FastWAMOracle.load(fastwam.name, device, "bfloat16")
     real = half["token_mask"][0].bool()
     in_half(half.features(), half["text.context"][0][real], half.policy.config.text.depth)
     in_half(half.latents(), half["vae.latents"][0, :, 0], half.layers)
-    in_half(half.video(), half.recorded_video(), half.layers)
-    in_half(half.sampled(), half["actions_model"][0], half.layers)
+    in_half(by(FastWAMOracle.video)(half), half.recorded_video(), half.layers)
+    in_half(by(FastWAMOracle.sampled)(half), half["actions_model"][0], half.layers)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -48,17 +48,26 @@ def add_norm(
 
 
 def add_layer_norm(
-    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor
+    x: Tensor,
+    y: Tensor | None,
+    y_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    gate: Tensor | None = None,
+    eps: float = NORM_EPS,
+    computed: bool = False,
 ) -> None:
-    """x += y + y_bias in place, out = layer norm of x.
+    """x += gate * (y + y_bias) in place, out = layer norm of x.
 
-    x, y, out [M, W]; y None = nothing to add; y_bias, weight, bias [W] of any float dtype.
+    x, y, out [M, W]; y None = nothing to add; y_bias, gate, weight, bias [W] of any float dtype, None = 0, 1,
+    1 and 0. computed: weight and bias are results of launches shortly before.
     """
     if y is not None:
-        total = x.float() + y.float()
-        x.copy_(total if y_bias is None else total + y_bias.float())
-    normed = F.layer_norm(x.float(), (x.shape[1],), weight.float(), bias.float(), NORM_EPS)
-    out.copy_(normed)
+        added = y.float() if y_bias is None else y.float() + y_bias.float()
+        x.copy_(x.float() + (added if gate is None else gate.float() * added))
+    by, shift = (None if tensor is None else tensor.float() for tensor in (weight, bias))
+    out.copy_(F.layer_norm(x.float(), (x.shape[1],), by, shift, eps))
 
 
 def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:

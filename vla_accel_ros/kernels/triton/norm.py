@@ -58,22 +58,27 @@ def _add_norm(
 
 @triton.jit
 def _add_layer_norm(
-    x, y, y_bias, weight, bias, out, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+    x, y, y_bias, weight, bias, out, gate, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
-    by = tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
-    shift = tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+    by, shift = 1.0, 0.0
+    if weight is not None:
+        by = tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
     if PDL:
         after_previous()
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
-        wide += tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
+        added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
         if y_bias is not None:
-            wide += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
+            added += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
+        if gate is not None:
+            added *= tl.load(gate + c, mask=ok, other=0.0).to(tl.float32)
         # The residual is what is stored: its rounding is in the norm too.
-        rounded = wide.to(x.dtype.element_ty)
+        rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
         wide = rounded.to(tl.float32)
     mean = tl.sum(wide, axis=0) / width
@@ -173,22 +178,40 @@ def add_norm(
     )  # fmt: skip
 
 
-@reads_early("weight bias")
 def add_layer_norm(
     x: Tensor,
     y: Tensor | None,
     y_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
     out: Tensor,
+    gate: Tensor | None = None,
+    eps: float = NORM_EPS,
+    computed: bool = False,
     *,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
+    _launch_add_layer_norm(x, y, y_bias, weight, bias, out, gate, eps, pdl=pdl and not computed)
+
+
+@reads_early("weight bias")
+def _launch_add_layer_norm(
+    x: Tensor,
+    y: Tensor | None,
+    y_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    gate: Tensor | None,
+    eps: float,
+    *,
+    pdl: bool,
+) -> None:
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, width, EPS=NORM_EPS, BLOCK=block,
+        x, y, y_bias, weight, bias, out, gate, width, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl),
     )  # fmt: skip
 

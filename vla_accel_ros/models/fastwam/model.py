@@ -12,15 +12,15 @@ Parameter names are those of lerobot's policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.fastwam.config import ExpertConfig, FastWAMConfig
-from vla_accel_ros.models.layers.dit import modulated
 from vla_accel_ros.models.layers.gemma import at_least_float32
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 from vla_accel_ros.models.layers.wan_vae import VAE
 from vla_accel_ros.models.text.t5 import T5Encoder
 
@@ -72,10 +72,10 @@ class Attention(nn.Module):
         return self.norm_q(self.q(x))
 
     def attend(self, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-        """Queries [B, T, wide] to all of the keys and values [B, n, wide] -> [B, T, width]."""
+        """Queries [B, T, wide] to all of the keys and values [B, n, wide] -> what goes into `o`."""
         parts = q, torch.cat([*keys], dim=1), torch.cat([*values], dim=1)
         q, k, v = (part.unflatten(2, (self._heads, -1)).transpose(1, 2) for part in parts)
-        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
 class Block(nn.Module):
@@ -93,17 +93,25 @@ class Block(nn.Module):
             self.ffn = nn.Sequential(first, nn.GELU("tanh"), second)
 
     def forward(
-        self, x: Tensor, by: Tensor, table: Tensor, text: Sequence[Sequence[Tensor]], video: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, T, width], by [B, MODULATIONS, width], a table of `rotate`, keys and values of words and
-        joints, each in parts, and of the video, if it is not the video's layer -> x, its keys and values."""
+        self,
+        stream: ResidualStream,
+        by: Tensor,
+        table: Tensor,
+        text: Sequence[Sequence[Tensor]],
+        video: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """by [B, MODULATIONS, width], a table of `rotate`, keys and values of words and joints, each in
+        parts, and of the video, if it is not the video's layer -> keys and values of the stream's rows."""
         shift, scale, gate, late_shift, late_scale, late_gate = by.unbind(dim=1)
-        inner = modulated(x, scale, shift, self.eps)
-        k, v = self.self_attn.keys(inner)
-        q, k = rotate(self.self_attn.queries(inner), table), rotate(k, table)
-        x = x + gate[:, None] * self.self_attn.attend(q, (*video[:1], k), (*video[1:], v))
-        x = x + self.cross_attn.attend(self.cross_attn.queries(self.norm3(x)), *text)
-        return x + late_gate[:, None] * self.ffn(modulated(x, late_scale, late_shift, self.eps)), k, v
+        own, cross, ffn = self.self_attn, self.cross_attn, cast(Any, self.ffn)
+        inner = stream.modulated(scale, shift, self.eps)
+        k, v = own.keys(inner)
+        q, k = rotate(own.queries(inner), table), rotate(k, table)
+        stream.add(own.attend(q, (*video[:1], k), (*video[1:], v)), own.o, gate)
+        inner = stream.norm(self.norm3.weight, self.norm3.bias, self.eps)
+        stream.add(cross.attend(cross.queries(inner), *text), cross.o)
+        stream.mlp(stream.modulated(late_scale, late_shift, self.eps), ffn[0], ffn[2], late_gate)
+        return k, v
 
 
 class Expert(nn.Module):
@@ -230,13 +238,14 @@ class FastWAM(nn.Module):
         joints = x.new_zeros(0, self.config.text.width)
         rows = joints if state is None else self.proprio_encoder(state.to(self.dtype))[None]
         *blocks, last = self.mot.blocks("video")
+        stream = residual_stream(x)
         further, results = self._keys("video", rows), list[tuple[Tensor, Tensor]]()
         for number, block in enumerate(blocks):
             words = [(text[side, number, None], further[side, number, None]) for side in range(2)]
-            x, k, v = block(x, self.video_modulations[:, number], self.frame_table, words, ())
-            results.append((k, v))
+            by = self.video_modulations[:, number]
+            results.append(block(stream, by, self.frame_table, words, ()))
         shift, scale = self.video_modulations[:, -1, :2].unbind(dim=1)
-        k, v = last.self_attn.keys(modulated(x, scale, shift, last.eps))
+        k, v = last.self_attn.keys(stream.modulated(scale, shift, last.eps))
         results.append((rotate(k, self.frame_table), v))
         return torch.stack([torch.cat(side) for side in zip(*results)]), self._keys("action", rows)
 
@@ -245,12 +254,12 @@ class FastWAM(nn.Module):
         each [B, 2, depth, n, wide] -> velocity [B, H, A] in the dtype of x."""
         expert = self.mot.mixtures.action
         by = self.action_modulations + expert.modulation(t * self.config.time_scale)[:, None]
-        hidden = expert.action_encoder(x.to(self.dtype))
+        stream = residual_stream(expert.action_encoder(x.to(self.dtype)))
         for number, block in enumerate(self.mot.blocks("action")):
             words = [(text[:, side, number], joints[:, side, number]) for side in range(2)]
             frame = video[:, :, number].unbind(dim=1)
-            hidden, _, _ = block(hidden, by[:, number], self.chunk_table[: x.shape[1]], words, frame)
-        return expert.head(hidden).to(x.dtype)
+            block(stream, by[:, number], self.chunk_table[: x.shape[1]], words, frame)
+        return expert.head(stream.end()).to(x.dtype)
 
     def _keys(self, name: str, rows: Tensor) -> Tensor:
         """Keys and values of rows [n, text width] in the layers that attend to them [2, layers, n, wide]."""

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.groot.config import GrootConfig
-from vla_accel_ros.models.layers.dit import NORM_EPS, Block, Mixer, TimeEncoder, modulated, sinusoid
+from vla_accel_ros.models.layers.dit import NORM_EPS, Block, Mixer, TimeEncoder, sinusoid
 from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.residual import residual_stream
 
 OUT_EPS = 1e-6
 
@@ -38,17 +39,17 @@ class DiT(nn.Module):
         tokens that the first and the second block of every two readers may read. Returns [B, n, dit_out]."""
         condition = F.silu(self.timestep_encoder(t))
         scales, shifts = self._modulations(condition)
-        wide = [None if mask is None else mask[:, None, None] for mask in masks]
+        wide, stream = [None if mask is None else mask[:, None, None] for mask in masks], residual_stream(x)
         for index, block in enumerate(self.transformer_blocks):
             reader = index // 2
             modulation = scales[:, index], shifts[:, index]
             if index % 2:
-                x = block(x, *modulation)
+                block(stream, *modulation)
             else:
                 kv = keys[reader].to(x.dtype), values[reader].to(x.dtype)
-                x = block(x, *modulation, kv, wide[reader % 2])
+                block(stream, *modulation, kv, wide[reader % 2])
         shift, scale = self.proj_out_1(condition).chunk(2, dim=-1)
-        return self.proj_out_2(modulated(x, 1 + scale, shift, OUT_EPS))
+        return self.proj_out_2(stream.modulated(1 + scale, shift, OUT_EPS))
 
     def _modulations(self, condition: Tensor) -> tuple[Tensor, Tensor]:
         """Scales and shifts [B, depth, width] of all blocks, in one product."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import BlocksConfig
 from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 
 NORM_EPS = 1e-5
 PERIOD = 10_000.0
@@ -40,18 +41,25 @@ class Attention(nn.Module):
         self.to_v = nn.Linear(kv_width, inner)
         self.to_out = nn.ModuleList([nn.Linear(inner, config.width)])
 
+    @property
+    def out(self) -> nn.Linear:
+        """The last product."""
+        linear = self.to_out[0]
+        assert isinstance(linear, nn.Linear)
+        return linear
+
     def forward(self, x: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
-        """mask bool, to [B, heads, t, T]: True = may attend."""
-        return self._out(F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask))
+        """Returns what goes into `out`; mask bool, to [B, heads, t, T]: True = may attend."""
+        return self._joined(F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask))
 
     def among(self, x: Tensor) -> Tensor:
-        """x attends to itself; query, key and value are one product."""
+        """The same of x that attends to itself; query, key and value are one product."""
         parts = F.linear(x, *fuse([self.to_q, self.to_k, self.to_v])).chunk(3, dim=-1)
         q, k, v = map(self._heads, parts)
-        return self._out(F.scaled_dot_product_attention(q, k, v))
+        return self._joined(F.scaled_dot_product_attention(q, k, v))
 
-    def _out(self, heads: Tensor) -> Tensor:
-        return self.to_out[0](heads.transpose(1, 2).flatten(2))
+    def _joined(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(2)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -64,37 +72,27 @@ class Activation(nn.Module):
         super().__init__()
         self.proj = nn.Linear(width, hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(self.proj(x), approximate="tanh")
-
 
 class FeedForward(nn.Module):
     """Two layers with the tanh GELU; `net.1` is the dropout of training."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(Activation(width, hidden), nn.Identity(), nn.Linear(hidden, width))
+        self._layers = Activation(width, hidden), nn.Linear(hidden, width)
+        self.net = nn.Sequential(self._layers[0], nn.Identity(), self._layers[1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-
-def modulated(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """Normalise x [B, n, W], then x * scale + shift, [B, W] each; of one row in one launch."""
-    if len(x) == 1:
-        return F.layer_norm(x, x.shape[-1:], scale[0], shift[0], eps)
-    return F.layer_norm(x, x.shape[-1:], eps=eps) * scale[:, None] + shift[:, None]
+    def forward(self, stream: ResidualStream, rows: Tensor) -> None:
+        """Add to the stream what it makes of rows."""
+        first, second = self._layers
+        stream.mlp(rows, first.proj, second)
 
 
-class Modulated(nn.Module):
+class Modulation(nn.Module):
     """`norm1` of the diffusion transformer, whose scale and shift `linear` makes of the flow time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, 2 * width)
-
-    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        return modulated(x, scale, shift, NORM_EPS)
 
 
 class Mixing(nn.Module):
@@ -107,9 +105,11 @@ class Mixing(nn.Module):
         self.attn1 = Attention(config, config.width)
         self.ff = FeedForward(config.width, config.mlp)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn1.among(self.norm1(x))
-        return x + self.ff(self.norm3(x))
+    def forward(self, stream: ResidualStream) -> None:
+        first, second = self.norm1, self.norm3
+        rows = stream.norm(first.weight, first.bias, NORM_EPS)
+        stream.add(self.attn1.among(rows), self.attn1.out)
+        self.ff(stream, stream.norm(second.weight, second.bias, NORM_EPS))
 
 
 class Mixer(nn.Module):
@@ -120,9 +120,10 @@ class Mixer(nn.Module):
         self.transformer_blocks = nn.ModuleList(Mixing(config) for _ in range(config.depth))
 
     def forward(self, x: Tensor) -> Tensor:
+        stream = residual_stream(x)
         for block in self.transformer_blocks:
-            x = block(x)
-        return x
+            block(stream)
+        return stream.end()
 
 
 class Block(nn.Module):
@@ -130,22 +131,23 @@ class Block(nn.Module):
 
     def __init__(self, config: BlocksConfig, kv_width: int) -> None:
         super().__init__()
-        self.norm1 = Modulated(config.width)
+        self.norm1 = Modulation(config.width)
         self.attn1 = Attention(config, kv_width)
         self.ff = FeedForward(config.width, config.mlp)
 
     def forward(
         self,
-        x: Tensor,
+        stream: ResidualStream,
         scale: Tensor,
         shift: Tensor,
         kv: tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
-    ) -> Tensor:
-        """scale, shift: of its norm [B, width]. kv: of the prefix; None = the block attends to x itself."""
-        normed = self.norm1(x, scale, shift)
-        x = x + (self.attn1.among(normed) if kv is None else self.attn1(normed, kv, mask))
-        return x + self.ff(F.layer_norm(x, x.shape[-1:], eps=NORM_EPS))
+    ) -> None:
+        """scale, shift: of its norm [B, width]. kv: of the prefix; None = rows attend to each other."""
+        rows = stream.modulated(scale, shift, NORM_EPS)
+        attended = self.attn1.among(rows) if kv is None else self.attn1(rows, kv, mask)
+        stream.add(attended, self.attn1.out)
+        self.ff(stream, stream.norm(None, None, NORM_EPS))
 
 
 class TimeMLP(nn.Module):

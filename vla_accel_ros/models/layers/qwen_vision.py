@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.gemma import at_least_float32, rotate
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 
 NORM_EPS = 1e-6
 THETA = 10_000.0
@@ -47,7 +48,8 @@ class PatchEmbed(nn.Module):
 
 
 class Attention(nn.Module):
-    """Full self-attention with rotary positions, which are computed in float32."""
+    """Full self-attention with rotary positions, which are computed in float32. Returns what goes into
+    `proj`."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -58,20 +60,16 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(heads[:2].to(at_least_float32(x.dtype)), *tables).to(x.dtype)
-        v = heads[2]
-        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return F.scaled_dot_product_attention(q, k, heads[2]).transpose(1, 2).flatten(2)
 
 
 class MLP(nn.Module):
-    """Two layers with the tanh GELU."""
+    """The two layers with the tanh GELU, which a block adds."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.linear_fc1 = nn.Linear(width, hidden)
         self.linear_fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear_fc2(F.gelu(self.linear_fc1(x), approximate="tanh"))
 
 
 class Block(nn.Module):
@@ -84,9 +82,11 @@ class Block(nn.Module):
         self.attn = Attention(config.width, config.heads)
         self.mlp = MLP(config.width, config.mlp)
 
-    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.attn(self.norm1(x), tables)
-        return x + self.mlp(self.norm2(x))
+    def forward(self, stream: ResidualStream, tables: tuple[Tensor, Tensor]) -> None:
+        first, second, mlp = self.norm1, self.norm2, self.mlp
+        rows = stream.norm(first.weight, first.bias, NORM_EPS)
+        stream.add(self.attn(rows, tables), self.attn.proj)
+        stream.mlp(stream.norm(second.weight, second.bias, NORM_EPS), mlp.linear_fc1, mlp.linear_fc2)
 
 
 class Merger(nn.Module):
@@ -128,11 +128,12 @@ class Tower(nn.Module):
         height, width = (size // self.config.patch for size in images.shape[2:])
         x = self.patch_embed(images) + self._positions(height, width)
         tables, features = self._tables(height, width), []
+        stream = residual_stream(x)
         for index, block in enumerate(self.blocks):
-            x = block(x, tables)
+            block(stream, tables)
             if index in self.taps:
-                features.append(self.deepstack_merger_list[self.taps.index(index)](x))
-        tokens = self.merger(x)
+                features.append(self.deepstack_merger_list[self.taps.index(index)](stream.end()))
+        tokens = self.merger(stream.end())
         return tokens, torch.stack(features, 1) if features else tokens[:, None][:, :0]
 
     def _positions(self, height: int, width: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 
 
 class PatchEmbedding(nn.Module):
@@ -63,23 +64,21 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns what goes into `out_proj`."""
         q, k, v = (
             proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
 class MLP(nn.Module):
-    """Two layers with the tanh GELU."""
+    """The two layers with the tanh GELU, which a layer adds."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 
 class Layer(nn.Module):
@@ -92,9 +91,11 @@ class Layer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(config.width, eps=1e-6)
         self.mlp = MLP(config.width, config.mlp)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
-        return x + self.mlp(self.layer_norm2(x))
+    def forward(self, stream: ResidualStream) -> None:
+        first, second = self.layer_norm1, self.layer_norm2
+        attended = self.self_attn(stream.norm(first.weight, first.bias, first.eps))
+        stream.add(attended, self.self_attn.out_proj)
+        stream.mlp(stream.norm(second.weight, second.bias, second.eps), self.mlp.fc1, self.mlp.fc2)
 
 
 class Encoder(nn.Module):
@@ -105,9 +106,10 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
 
     def forward(self, x: Tensor) -> Tensor:
+        stream = residual_stream(x)
         for layer in self.layers:
-            x = layer(x)
-        return x
+            layer(stream)
+        return stream.end()
 
 
 def joined(x: Tensor, size: int) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 from vla_accel_ros.models.layers.vision import MLP
 from vla_accel_ros.models.xvla.config import BartConfig, XVLAConfig
 from vla_accel_ros.models.xvla.davit import DaViT
@@ -168,10 +169,10 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(config.width, 3 * config.width), nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, rows: int) -> Tensor:
-        """x [B, T, W] -> [B, rows, W], of the first rows."""
+        """x [B, T, W] -> what goes into `proj` [B, rows, W], of the first rows."""
         q, k, v = self.qkv(x).unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q[:, :, :rows], k, v)
-        return self.proj(attended.transpose(1, 2).flatten(2))
+        return attended.transpose(1, 2).flatten(2)
 
 
 class Layer(nn.Module):
@@ -182,10 +183,13 @@ class Layer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
         self.attn, self.mlp = Attention(config), MLP(config.width, config.mlp)
 
-    def forward(self, x: Tensor, rows: int) -> Tensor:
-        """x [B, T, W] -> [B, rows, W]: its first rows."""
-        x = x[:, :rows] + self.attn(self.norm1(x), rows)
-        return x + self.mlp(self.norm2(x))
+    def forward(self, stream: ResidualStream, rows: int) -> None:
+        """rows: how many of the first ones go on; the others are only read."""
+        first, second = self.norm1, self.norm2
+        attended = self.attn(stream.norm(first.weight, first.bias, first.eps), rows)
+        stream.keep(rows)
+        stream.add(attended, self.attn.proj)
+        stream.mlp(stream.norm(second.weight, second.bias, second.eps), self.mlp.fc1, self.mlp.fc2)
 
 
 class Transformer(nn.Module):
@@ -225,9 +229,10 @@ class Transformer(nn.Module):
         inner = torch.cat((x.to(dtype), about[:, None].expand(-1, horizon, -1)), dim=2)
         actions = self.action_encoder(inner, domain) + self.pos_emb[:, :horizon]
         hidden = torch.cat((actions, rows), dim=1)
-        for layer in self.blocks[:-1]:
-            hidden = layer(hidden, hidden.shape[1])
-        hidden = self.norm(self.blocks[-1](hidden, horizon))
+        stream, last = residual_stream(hidden), self.blocks[-1]
+        for layer in self.blocks:
+            layer(stream, horizon if layer is last else hidden.shape[1])
+        hidden = stream.norm(self.norm.weight, self.norm.bias, self.norm.eps)
         return self.action_decoder(hidden, domain).to(x.dtype)
 
 

@@ -17,6 +17,7 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.results import dtype_of, fill, shape_of
 from vla_accel_ros.engine.stages.memory.host_buffers import Inputs
 from vla_accel_ros.engine.stages.memory.upload import ImageUpload
+from vla_accel_ros.engine.stages.plain.kernels import PlainStage, by_kernels
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.layers import gemma
 from vla_accel_ros.models.micro_requests import KV, PIXELS, WORDS, Leaf
@@ -35,7 +36,7 @@ class Resize(Stage):
         self._pixels.copy_(self._policy.resized([view.pixels for view in self.upload.views.now]))
 
 
-class PlainPrefix(Stage):
+class PlainPrefix(PlainStage):
     """Computes an observation's prefix.
 
     variant: its numbers of images and of words. pixels float32 [most images, C, S, S]: Resize writes them.
@@ -71,6 +72,7 @@ class PlainPrefix(Stage):
         padded[: len(words)] = torch.tensor(words)
         self._inputs.put(words=padded, state=state, **more)
 
+    @by_kernels
     def body(self) -> None:
         (views, words), fields = self.variant, self._inputs.fields
         given: dict[str, Any] = {**fields, WORDS: fields[WORDS][:words], PIXELS: self.pixels[:views]}

@@ -17,8 +17,8 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
+from vla_accel_ros.engine.stages.plain.kernels import PlainStage, by_kernels
 from vla_accel_ros.engine.stages.plain.prefix import filled, rooms_of
-from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
@@ -114,7 +114,7 @@ NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("c
 """What a step reads of a chunk besides x and the state."""
 
 
-class PlainStep(Stage):
+class PlainStep(PlainStage):
     """The next step of one chunk. solver: see models.flow.solver.
 
     variant: shapes of what it reads of the frame, the form, and the robot's joints. Capture it before a chunk
@@ -174,6 +174,7 @@ class PlainStep(Stage):
             chunk.before.copy_(self._before)
         chunk.update.copy_(self._update)
 
+    @by_kernels
     def body(self) -> None:
         (_, dt, _, more, carry), (_, _, joints) = self._numbers, self.variant
         found, own = self._field()

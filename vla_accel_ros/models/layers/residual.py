@@ -1,0 +1,118 @@
+"""The residual stream of pre-norm transformers: norms of it, and what branches add to it.
+
+Networks are written once. In a block of `computing` the kernels of an engine compute it: the sum after a
+branch and the norm behind it are one launch, as are a product and its GELU. Else it is plain torch, the
+reference. Kernels round to the dtype once where plain torch does after each operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_OPS: ContextVar[Any | None] = ContextVar("ops", default=None)
+
+
+@contextmanager
+def computing(ops: Any | None) -> Iterator[None]:
+    """In the block, kernels.ops.Ops compute residual streams; None = plain torch does."""
+    token = _OPS.set(ops)
+    try:
+        yield
+    finally:
+        _OPS.reset(token)
+
+
+class ResidualStream:
+    """x [B, n, W], with all that was added."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """The layer norm [B, n, W]; weight, bias: parameters [W], None = 1 and 0."""
+        return F.layer_norm(self._x, self._x.shape[-1:], weight, bias, eps)
+
+    def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+        """The layer norm * scale + shift, [B, W] each; of one row in one launch."""
+        if len(self._x) == 1:
+            return self.norm(scale[0], shift[0], eps)
+        return self.norm(None, None, eps) * scale[:, None] + shift[:, None]
+
+    def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
+        """Add gate * linear(rows); gate [B, W], None = 1."""
+        branch = linear(rows)
+        self._x = self._x + (branch if gate is None else gate[:, None] * branch)
+
+    def mlp(self, rows: Tensor, first: nn.Linear, second: nn.Linear, gate: Tensor | None = None) -> None:
+        """Add two layers with the tanh GELU."""
+        self.add(F.gelu(first(rows), approximate="tanh"), second, gate)
+
+    def keep(self, rows: int) -> None:
+        """Go on with the first rows, after a norm."""
+        self._x = self._x[:, :rows]
+
+    def end(self) -> Tensor:
+        """Return x."""
+        return self._x
+
+
+class FusedStream(ResidualStream):
+    """The same by kernels. What the last branch adds is added by the next norm."""
+
+    def __init__(self, x: Tensor, ops: Any) -> None:
+        super().__init__(x.flatten(0, 1).clone(memory_format=torch.contiguous_format))
+        self._ops, self._shape, self._added = ops, x.shape, torch.empty_like(self._x)
+        self._left: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
+
+    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, computed: bool = False) -> Tensor:
+        (y, y_bias, gate), out = self._left, torch.empty_like(self._x)
+        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, computed)
+        self._left = None, None, None
+        return out.view(self._shape)
+
+    def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+        if self._shape[0] == 1:
+            return self.norm(scale[0], shift[0], eps, computed=True)
+        return torch.addcmul(shift[:, None], self.norm(None, None, eps), scale[:, None])
+
+    def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
+        if gate is None:
+            y = self._ops.add_product(rows.flatten(0, 1), linear.weight, linear.bias, self._x, self._added)
+            self._left = *y, None
+        elif self._shape[0] == 1:
+            torch.mm(rows[0], linear.weight.t(), out=self._added)
+            self._left = self._added, linear.bias, gate[0]
+        else:
+            self._left = (gate[:, None] * linear(rows)).flatten(0, 1), None, None
+
+    def mlp(self, rows: Tensor, first: nn.Linear, second: nn.Linear, gate: Tensor | None = None) -> None:
+        inner = rows.new_empty(len(self._x), len(first.weight))
+        self._ops.gelu_product(rows.flatten(0, 1), first.weight, first.bias, inner)
+        self.add(inner.unflatten(0, self._shape[:2]), second, gate)
+
+    def keep(self, rows: int) -> None:
+        if rows < self._shape[1]:
+            assert self._left[0] is None, "something is still to be added"
+            x = self._x.view(self._shape)[:, :rows]
+            self._x, self._shape = x.flatten(0, 1).contiguous(), x.shape
+            self._added = torch.empty_like(self._x)
+
+    def end(self) -> Tensor:
+        (y, y_bias, gate), self._left = self._left, (None, None, None)
+        if y is not None:
+            added = y if y_bias is None else y + y_bias
+            self._x = self._x + (added if gate is None else gate * added)
+        return self._x.view(self._shape)
+
+
+def residual_stream(x: Tensor) -> ResidualStream:
+    """Return the stream of x [B, n, W]."""
+    ops = _OPS.get()
+    return ResidualStream(x) if ops is None else FusedStream(x, ops)
