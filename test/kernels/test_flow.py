@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -168,10 +168,21 @@ def test_norms(dtype: torch.dtype) -> None:
     norm.rms_norm(x, weight, expected, 0.5)
     norm_kernels.rms_norm(x, weight, ours, 0.5)
     assert_near(ours, expected, dtype)
-    for y, y_bias in ((None, None), (draw(5, width, dtype=dtype), None), (draw(5, width, dtype=dtype), bias)):
+    y, gate = draw(5, width, dtype=dtype), draw(width)
+    cases: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
+        ((None, None), (weight, bias), {}),
+        ((y, None), (weight, bias), {}),
+        ((y, bias), (None, bias), {"eps": 0.1}),
+        ((y, bias), (weight, None), {"gate": gate, "eps": 0.1, "computed": True}),
+        ((y, None), (None, None), {"gate": gate}),
+    )
+    for added, by, more in cases:
         left, right = x.clone(), x.clone()
-        norm.add_layer_norm(left, y, y_bias, weight, bias, expected)
-        norm_kernels.add_layer_norm(right, y, y_bias, weight, bias, ours)
+        for add, rows, out in (
+            (norm.add_layer_norm, left, expected),
+            (norm_kernels.add_layer_norm, right, ours),
+        ):
+            cast(Any, add)(rows, *added, *by, out, **more)
         assert_near(ours, expected, dtype)
         assert_near(right, left, dtype)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import BlocksConfig
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, product, residual_stream
 
 NORM_EPS = 1e-5
 PERIOD = 10_000.0
@@ -50,12 +50,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
         """Returns what goes into `out`; mask bool, to [B, heads, t, T]: True = may attend."""
-        return self._joined(F.scaled_dot_product_attention(self._heads(self.to_q(x)), *kv, attn_mask=mask))
+        q = self._heads(product(x, self.to_q.weight, self.to_q.bias))
+        return self._joined(F.scaled_dot_product_attention(q, *kv, attn_mask=mask))
 
     def among(self, x: Tensor) -> Tensor:
         """The same of x that attends to itself; query, key and value are one product."""
-        parts = F.linear(x, *fuse([self.to_q, self.to_k, self.to_v])).chunk(3, dim=-1)
-        q, k, v = map(self._heads, parts)
+        weight, bias = fuse([self.to_q, self.to_k, self.to_v])
+        q, k, v = map(self._heads, product(x, weight, bias).chunk(3, dim=-1))
         return self._joined(F.scaled_dot_product_attention(q, k, v))
 
     def _joined(self, heads: Tensor) -> Tensor:

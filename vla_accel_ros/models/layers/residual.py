@@ -116,3 +116,13 @@ def residual_stream(x: Tensor) -> ResidualStream:
     """Return the stream of x [B, n, W]."""
     ops = _OPS.get()
     return ResidualStream(x) if ops is None else FusedStream(x, ops)
+
+
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """rows @ weight.T + bias; rows [B, n, W], the norm of a stream."""
+    ops = _OPS.get()
+    if ops is None or bias is None:
+        return F.linear(rows, weight, bias)
+    out = rows.new_empty(rows.shape[0] * rows.shape[1], len(weight))
+    ops.bias_product(rows.flatten(0, 1), weight, bias, out)
+    return out.unflatten(0, rows.shape[:2])
