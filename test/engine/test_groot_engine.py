@@ -20,6 +20,7 @@ from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.types import Observation
 
+pytestmark = pytest.mark.usefixtures("same_kernels")
 STEPS = 4
 
 

@@ -32,6 +32,7 @@ class Ops:
     attend = staticmethod(attention.attend)
     attend_rotary = staticmethod(attention.attend_rotary)
     attend_views = staticmethod(attention.attend_views)
+    attend_full = staticmethod(attention.attend_full)
     rotary_qkv = staticmethod(linear.rotary_qkv)
     place_qkv = staticmethod(linear.place_qkv)
     gated_up = staticmethod(linear.gated_up)
@@ -103,6 +104,7 @@ class TritonOps(Ops):
         from vla_accel_ros.kernels.triton import (
             attention,
             flow,
+            full_attention,
             image,
             linear,
             norm,
@@ -181,6 +183,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
+            "attend_full": partial(full_attention.attend_full, pdl=pdl),
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
             **{name: of_blas(name) for name in blas},
             "patches": image.patches,

@@ -66,6 +66,17 @@ def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
+def attend_full(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
+    """Attention of q [B, T, heads, D] over k, v [B, n, heads, D]; strides but that of D may be any.
+
+    mask bool [B, n], False = a key that nobody sees, None = all are seen. out [B, T, heads * D] is written.
+    """
+    seen = None if mask is None else mask[:, None, None]
+    queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
+    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+    out.copy_(attended.transpose(1, 2).flatten(2))
+
+
 def attend_rotary(
     y: Tensor,
     cos: Tensor,

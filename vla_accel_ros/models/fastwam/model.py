@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.fastwam.config import ExpertConfig, FastWAMConfig
 from vla_accel_ros.models.layers.gemma import at_least_float32
-from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, residual_stream
 from vla_accel_ros.models.layers.wan_vae import VAE
 from vla_accel_ros.models.text.t5 import T5Encoder
 
@@ -74,8 +74,8 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
         """Queries [B, T, wide] to all of the keys and values [B, n, wide] -> what goes into `o`."""
         parts = q, torch.cat([*keys], dim=1), torch.cat([*values], dim=1)
-        q, k, v = (part.unflatten(2, (self._heads, -1)).transpose(1, 2) for part in parts)
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        q, k, v = (part.unflatten(2, (self._heads, -1)) for part in parts)
+        return attention(q, k, v)
 
 
 class Block(nn.Module):

@@ -39,15 +39,15 @@ class DiT(nn.Module):
         tokens that the first and the second block of every two readers may read. Returns [B, n, dit_out]."""
         condition = F.silu(self.timestep_encoder(t))
         scales, shifts = self._modulations(condition)
-        wide, stream = [None if mask is None else mask[:, None, None] for mask in masks], residual_stream(x)
+        stream = residual_stream(x)
         for index, block in enumerate(self.transformer_blocks):
             reader = index // 2
             modulation = scales[:, index], shifts[:, index]
             if index % 2:
                 block(stream, *modulation)
             else:
-                kv = keys[reader].to(x.dtype), values[reader].to(x.dtype)
-                block(stream, *modulation, kv, wide[reader % 2])
+                kv = (part[reader].to(x.dtype).transpose(1, 2) for part in (keys, values))
+                block(stream, *modulation, (*kv,), masks[reader % 2])
         shift, scale = self.proj_out_1(condition).chunk(2, dim=-1)
         return self.proj_out_2(stream.modulated(1 + scale, shift, OUT_EPS))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import BlocksConfig
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.residual import ResidualStream, product, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 
 NORM_EPS = 1e-5
 PERIOD = 10_000.0
@@ -49,21 +49,17 @@ class Attention(nn.Module):
         return linear
 
     def forward(self, x: Tensor, kv: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
-        """Returns what goes into `out`; mask bool, to [B, heads, t, T]: True = may attend."""
-        q = self._heads(product(x, self.to_q.weight, self.to_q.bias))
-        return self._joined(F.scaled_dot_product_attention(q, *kv, attn_mask=mask))
+        """Returns what goes into `out`. kv [B, n, heads, head_dim] each; mask bool [B, n]: True = may be
+        attended to."""
+        return attention(self._heads(product(x, self.to_q.weight, self.to_q.bias)), *kv, mask)
 
     def among(self, x: Tensor) -> Tensor:
         """The same of x that attends to itself; query, key and value are one product."""
         weight, bias = fuse([self.to_q, self.to_k, self.to_v])
-        q, k, v = map(self._heads, product(x, weight, bias).chunk(3, dim=-1))
-        return self._joined(F.scaled_dot_product_attention(q, k, v))
-
-    def _joined(self, heads: Tensor) -> Tensor:
-        return heads.transpose(1, 2).flatten(2)
+        return attention(*map(self._heads, product(x, weight, bias).chunk(3, dim=-1)))
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.heads, -1))
 
 
 class Activation(nn.Module):

@@ -1,4 +1,4 @@
-"""The residual stream of pre-norm transformers: norms of it, and what branches add to it.
+"""The residual stream of pre-norm transformers: norms of it, attention, and what branches add to it.
 
 Networks are written once. In a block of `computing` the kernels of an engine compute it: the sum after a
 branch and the norm behind it are one launch, as are a product and its GELU. Else it is plain torch, the
@@ -27,6 +27,11 @@ def computing(ops: Any | None) -> Iterator[None]:
         yield
     finally:
         _OPS.reset(token)
+
+
+def _ops_for(x: Tensor) -> Any | None:
+    """The kernels; None where gradients are wanted, which they have none of."""
+    return None if x.requires_grad else _OPS.get()
 
 
 class ResidualStream:
@@ -114,15 +119,29 @@ class FusedStream(ResidualStream):
 
 def residual_stream(x: Tensor) -> ResidualStream:
     """Return the stream of x [B, n, W]."""
-    ops = _OPS.get()
+    ops = _ops_for(x)
     return ResidualStream(x) if ops is None else FusedStream(x, ops)
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """rows @ weight.T + bias; rows [B, n, W], the norm of a stream."""
-    ops = _OPS.get()
+    ops = _ops_for(rows)
     if ops is None or bias is None:
         return F.linear(rows, weight, bias)
     out = rows.new_empty(rows.shape[0] * rows.shape[1], len(weight))
     ops.bias_product(rows.flatten(0, 1), weight, bias, out)
     return out.unflatten(0, rows.shape[:2])
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Full attention of q [B, T, heads, D] over k, v [B, n, heads, D] -> [B, T, heads * D]. mask bool [B, n],
+    False = a key that nobody sees, None = all are seen."""
+    ops = _ops_for(q)
+    if ops is None:
+        seen = None if mask is None else mask[:, None, None]
+        queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+        return attended.transpose(1, 2).flatten(2)
+    out = q.new_empty(*q.shape[:2], q.shape[2] * q.shape[3])
+    ops.attend_full(q, k, v, out, mask)
+    return out

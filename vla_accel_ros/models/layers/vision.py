@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
-from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, residual_stream
 
 
 class PatchEmbedding(nn.Module):
@@ -65,11 +65,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns what goes into `out_proj`."""
-        q, k, v = (
-            proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)) for part in parts)
+        return attention(q, k, v)
 
 
 class MLP(nn.Module):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.layers.residual import ResidualStream, product, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 from vla_accel_ros.models.layers.vision import MLP
 from vla_accel_ros.models.xvla.config import BartConfig, XVLAConfig
 from vla_accel_ros.models.xvla.davit import DaViT
@@ -171,9 +171,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rows: int) -> Tensor:
         """x [B, T, W] -> what goes into `proj` [B, rows, W], of the first rows."""
         qkv = product(x, self.qkv.weight, self.qkv.bias).unflatten(2, (3, self._heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q[:, :, :rows], k, v)
-        return attended.transpose(1, 2).flatten(2)
+        return attention(qkv[:, :rows, 0], qkv[:, :, 1], qkv[:, :, 2])
 
 
 class Layer(nn.Module):

@@ -31,6 +31,7 @@ from vla_accel_ros.models.policies import FlowField
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.types import Chunk, Torn
 
+pytestmark = pytest.mark.usefixtures("same_kernels")
 STEPS = 4
 
 

@@ -22,7 +22,7 @@ from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.models.smolvla.config import SMOLVLA
 from vla_accel_ros.types import Chunk
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("same_kernels")]
 STEPS = 4
 
 
