@@ -92,11 +92,12 @@ class XVLAOracle(Recording[XVLAPolicy]):
         domain, x1 = self[domains], self._wide(self[noise])
         rows = self._rows(inputs, domain)
         state = inputs.state[None].expand(len(domain), -1)
-        x, dt = x1, self._wide(torch.full((1,), -1.0 / steps))
+        x, dt = x1, self._wide(torch.full((1,), -1.0 / steps, device=x1.device))
         for step in range(steps):
-            t = self._wide(torch.full((1,), 1.0 - step / steps)).expand(len(domain))
+            t = self._wide(torch.full((1,), 1.0 - step / steps, device=x1.device)).expand(len(domain))
             x = x + dt * policy.denoise(x, t, dt, x1, state, rows, domain)
-        return torch.stack([torch.from_numpy(policy.actions(row, inputs.state.numpy())) for row in x])
+        actions = [torch.from_numpy(policy.actions(row, inputs.state.cpu().numpy())) for row in x]
+        return torch.stack(actions).to(x.device)
 
     def _rows(self, inputs: PolicyInputs, domain: Tensor) -> Tensor:
         words, others = self.policy.model.prefix(self.image_tokens()[None], inputs.tokens[None])

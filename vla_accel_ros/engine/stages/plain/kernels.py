@@ -17,11 +17,20 @@ S = TypeVar("S", bound="PlainStage")
 class PlainStage(Stage):
     """A stage whose body is of a policy's plain functions."""
 
+    _joined = False
+
     @cached_property
     def ops(self) -> Ops | None:
         """The stage's own kernels, None without a GPU or triton."""
         usable = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
         return ops_for(self.device) if usable else None
+
+    def check(self) -> None:
+        """See Stage. The first run of all joins matrices, which later ones read early."""
+        if not self._joined:
+            self._joined = True
+            self.body()
+        super().check()
 
 
 def by_kernels(body: Callable[[S], None]) -> Callable[[S], None]:
