@@ -48,15 +48,15 @@ def check(request: Request, acts: str = "acts by tokens") -> None:
             raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
 
 
-def _policy(request: Request) -> TokenPolicy:
+def policy_of(request: Request) -> TokenPolicy:
     """The policy of the request's robot."""
     return cast(TokenPolicy, request.frame.embodiment.policy)
 
 
-def _finish(request: Request) -> None:
+def finish(request: Request) -> None:
     """Make the request's tokens, which are complete, into an action of its robot."""
     prefix = request.frame
-    del request.tokens[_policy(request).most_tokens :]
+    del request.tokens[policy_of(request).most_tokens :]
     with failing_alone(request):
         chunk = Chunk(
             actions=prefix.embodiment.policy.actions(torch.tensor([request.tokens]), prefix.state),
@@ -110,10 +110,10 @@ class TokenActor:
             kv = self._pool.view(prefix.slot, prefix.n_tokens)
             hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
             room = self._tail.view(0, self._tail.max_tokens)
-            policy = _policy(request)
+            policy = policy_of(request)
             steps = decode(self._model, kv, hidden, policy.most_tokens, stop=policy.end_token, room=room)
             request.tokens = torch.cat([step.tokens for step in steps]).tolist()
-            _finish(request)
+            finish(request)
 
     def drop(self, request: Request) -> None:
         """Does nothing: the actor holds nothing for a request."""
@@ -181,8 +181,8 @@ class PackedTokenActor:
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
             request.stage = DECODE
-            if len(request.tokens) >= _policy(request).most_tokens:
-                _finish(request)
+            if len(request.tokens) >= policy_of(request).most_tokens:
+                finish(request)
 
     def drop(self, request: Request) -> None:
         """Free the request's slot for another action."""

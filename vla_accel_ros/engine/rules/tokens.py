@@ -45,6 +45,10 @@ ALIKE = 0.05
 MEMORY = 0.1
 """Weight of a newly finished frame in the mean of accepted tokens."""
 
+AT_ONCE = 4
+"""Tokens in a micro-batch of actions whose frames are computed by themselves: enough that the host is no
+part of their time, and few, because a frame waits for them and an action's end is only seen behind them."""
+
 
 class Expected(NamedTuple):
     """rate_hz: finished frames a second; age_s: of a frame at its last token."""
@@ -191,6 +195,30 @@ class TokenFrames(Chunks):
         return MicroBatch(PREFILL, (*begun, new), draft=draft)
 
 
+class Continued(Chunks):
+    """Frames by themselves, and tokens of up to `actions` actions in one forward. While tokens are written,
+    frames of other robots take turns with them, and their actions join. overlaps: so do those of the same
+    stream; otherwise its next frame waits for the end of its action."""
+
+    def __init__(self, actions: int, overlaps: bool = False) -> None:
+        self._actions, self._overlaps, self._turns = actions, overlaps, Turns()
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        later = self._turns.waiting(ready)
+        acts = [request for request in ready if request.want == ACT and request not in later]
+        begun = [request for request in acts if request.begun]
+        busy = set[str]() if self._overlaps else {request.robot for request in begun}
+        waiting = by_priority([request for request in acts if not request.begun])
+        fresh = [r for r in waiting if not r.stream or (r.fresh and r.robot not in busy)]
+        writing = (*begun, *fresh[: max(0, self._actions - len(begun))])
+        frame = next_frame([request for request in ready if request.robot not in busy])
+        if writing and (frame is None or self._turns.passed):
+            return MicroBatch(DECODE, writing, steps=AT_ONCE)
+        return frame
+
+
 def most_riders(mode: str, prefer: str, tokens: int) -> int:
     """Most frames that may ride in a new frame's prefill."""
     overlaps = mode in (PIPELINED, AUTO) or (mode == SPECULATIVE and prefer == RATE)
@@ -202,7 +230,7 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
     return (0, tokens - 1) if mode in (SPECULATIVE, AUTO) and tokens > 1 else (0,)
 
 
-def frames(setup: Setup) -> TokenFrames:
+def frames(setup: Setup) -> TokenFrames | Continued:
     """The rule for `token_mode`. Raises ValueError if frames share no forwards."""
     config = setup.config
     if not setup.tokens:
@@ -210,5 +238,7 @@ def frames(setup: Setup) -> TokenFrames:
             f"scheduling is 'tokens', but frames share no forwards; use '{AUTO}', or for a policy that acts "
             f"by tokens fast or a token_mode other than {SEQUENTIAL}."
         )
+    if setup.actions:
+        return Continued(setup.actions, config.token_mode == PIPELINED)
     hz = config.camera_hz or math.inf
     return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)
