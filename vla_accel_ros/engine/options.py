@@ -123,10 +123,10 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     if acts != DECODE:
         return
     if not policy.chain.causal:
-        if config.token_mode not in ((SEQUENTIAL, PIPELINED) if config.fast else (SEQUENTIAL,)):
+        if config.token_mode not in (SEQUENTIAL, PIPELINED):
             raise ValueError(
                 f"token_mode is '{config.token_mode}', but images and words of a {kind} policy see each "
-                f"other and share no forward with tokens; use {SEQUENTIAL}, or with fast {PIPELINED}."
+                f"other and share no forward with tokens; use {SEQUENTIAL} or {PIPELINED}."
             )
         return
     if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):

@@ -72,8 +72,8 @@ def test_what_is_no_chunk_is_refused(
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        ({"token_mode": "pipelined"}, r"token_mode is 'pipelined'.*pi0_fast"),
-        ({"token_mode": "speculative", "fast": True}, r"token_mode is 'speculative'.*pi0_fast.*pipelined"),
+        ({"token_mode": "speculative"}, r"token_mode is 'speculative'.*pi0_fast.*pipelined"),
+        ({"token_mode": "auto", "fast": True}, r"token_mode is 'auto'.*pi0_fast.*pipelined"),
         ({"precision": "int8", "fast": True}, r"precision is int8.*pi0_fast"),
         ({"prefill_groups": 2, "fast": True}, r"prefill_groups is 2.*pi0_fast"),
     ],

@@ -18,10 +18,10 @@ import torch
 from oracle_agreement import in_half
 from pi_fast_oracle import SAMPLES, PiFastOracle, pi_fast_names
 
+from vla_accel_ros.engine.actors.continued import AT_ONCE
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ACT, Act, MicroBatch, Observe, Pace, Request
-from vla_accel_ros.engine.rules.tokens import AT_ONCE
 from vla_accel_ros.engine.streaming.ports import Ports
 from vla_accel_ros.engine.streaming.streaming import Streaming
 from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
@@ -42,7 +42,8 @@ class Written:
     """An engine, and the micro-batches that it computed."""
 
     def __init__(self, policy: PiFastPolicy, **options: Any) -> None:
-        self.engine, self.batches = Engine(policy, fast=True, **{"slots": 6, **options}), list[MicroBatch]()
+        self.engine = Engine(policy, **{"fast": True, "slots": 6, **options})
+        self.batches = list[MicroBatch]()
         rules = self.engine.scheduler.rules
         ran = rules.ran
 
@@ -220,9 +221,12 @@ class Streams:
 
 @pytest.mark.parametrize("lanes", ["one", "two"])
 @pytest.mark.parametrize("mode", ["sequential", "pipelined"])
-def test_streams_act_on_their_own_frames_oldest_first(oracle: PiFastOracle, mode: str, lanes: str) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_streams_act_on_their_own_frames_oldest_first(
+    oracle: PiFastOracle, mode: str, lanes: str, fast: bool
+) -> None:
     """In threads, with cameras that are faster than actions."""
-    written = Written(oracle.policy, token_mode=mode, lanes=lanes, slots=10)
+    written = Written(oracle.policy, token_mode=mode, lanes=lanes, fast=fast, slots=10)
     streams = Streams(oracle, written.engine)
     streams.run(4)
     assert not streams.errors

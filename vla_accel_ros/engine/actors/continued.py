@@ -1,10 +1,11 @@
-"""Computes actions whose tokens continue a whole prefix, by captured forwards (pi0-FAST).
+"""Computes actions whose tokens continue a prefix that was computed by itself.
 
-A frame's prefix is computed by itself, and its last hidden state gives the first token. Then every forward
-gives each open action its next token, whatever their robots, frames and lengths, so the weights are read once
-for all (as for answers, OxyGen). A micro-batch is several forwards, launched one behind the other: the next
-one reads the ids on the device, and the host reads all of them at the end. What is behind an action's end is
-dropped. An action's tokens are its greedy ones; beside others they may differ by rounding.
+The prefix's last hidden state gives the first token. Then every forward gives each open action its next
+token, whatever their robots, frames and lengths, so the weights are read once for all (as for answers,
+OxyGen). Captured, a micro-batch is several forwards, launched one behind the other: the next one reads the
+ids on the device, and the host reads all of them at the end. What is behind an action's end is dropped. An
+action's tokens are its greedy ones; beside others they may differ by rounding, but not in plain torch, which
+computes each action's rows alone.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pages import PagePool, Tail
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.request import DECODE, LAUNCHED, RUNNING, MicroBatch, Request
-from vla_accel_ros.engine.rules.tokens import AT_ONCE
 from vla_accel_ros.engine.runner.answers import to_host
 from vla_accel_ros.engine.runner.text import PAGES
 from vla_accel_ros.engine.stages.packed_forward import NextWords, PackedForward
 from vla_accel_ros.engine.stages.stages import powers_of_two
+from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.policies import AnyPolicy
+
+AT_ONCE = 4
+"""Captured forwards in a micro-batch: enough that the host is no part of their time, and few, because a frame
+waits for them and an action's end is only seen behind them."""
 
 
 @dataclass(eq=False)
@@ -42,20 +47,21 @@ class Writing:
 
 
 class ContinuedActor:
-    """last_hidden: hidden state of a prefix's last token, by slot and length. tokens: most tokens in an
-    action of any robot. actions: how many may be open at once."""
+    """last_hidden: hidden state of a prefix's last token, by slot and length. forward: captured; None = in
+    plain torch. tokens: most tokens in an action of any robot. actions: how many may be open at once."""
 
     def __init__(
         self,
         policy: AnyPolicy,
         pool: KVPool,
         last_hidden: Callable[[int, int], Tensor],
-        forward: PackedForward,
+        forward: PackedForward | None,
         tokens: int,
         actions: int,
     ) -> None:
         self._model, self._pool, self._forward = policy.model, pool, forward
-        self._last_hidden, self.horizon, self.actions = last_hidden, int(policy.config.horizon), actions
+        self._last_hidden, self.actions = last_hidden, actions
+        self.horizon = int(getattr(policy.config, "horizon", 1))
         self.tokens, self._room, sizes = tokens, max(1, tokens - 1), policy.config.prefix
         page_tokens = -(-self._room // PAGES)
         pages = actions * -(-self._room // page_tokens)
@@ -81,7 +87,7 @@ class ContinuedActor:
         """Compute the next tokens of these requests. On a GPU that is only launched; returns a function that
         waits for it and adds the tokens."""
         written: dict[Request, list[Tensor]] = {request: [] for request in batch.requests}
-        for _ in range(batch.steps or AT_ONCE):
+        for _ in range(1 if self._forward is None else AT_ONCE):
             self._write(
                 [
                     request
@@ -110,6 +116,8 @@ class ContinuedActor:
     @torch.inference_mode()
     def prepare(self) -> None:
         """Capture the forwards of every number of actions."""
+        if self._forward is None:
+            return
         with self._pool.holding(1) as (slot,):
             self._first(slot, 1)
             for count in (*powers_of_two(self.actions), self.actions):
@@ -148,6 +156,11 @@ class ContinuedActor:
 
     def _next(self, ids: Sequence[Tensor], segments: Sequence[Segment]) -> Sequence[Tensor]:
         """The ids that follow these."""
+        if self._forward is None:
+            rows = self._model.embed_tokens(torch.stack([*ids])[None]).split(1, dim=1)
+            segments = [segment._replace(x=x) for segment, x in zip(segments, rows, strict=True)]
+            hidden = packed.forward(self._model.stack, segments, together=False)
+            return [self._model.logits(x[0, -1]).argmax() for x in hidden]
         (words,) = self._forward.next_words(ids, segments, self._layers)
         return cast(NextWords, words).likeliest.clone().unbind()
 

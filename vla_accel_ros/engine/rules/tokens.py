@@ -45,10 +45,6 @@ ALIKE = 0.05
 MEMORY = 0.1
 """Weight of a newly finished frame in the mean of accepted tokens."""
 
-AT_ONCE = 4
-"""Tokens in a micro-batch of actions whose frames are computed by themselves: enough that the host is no
-part of their time, and few, because a frame waits for them and an action's end is only seen behind them."""
-
 
 class Expected(NamedTuple):
     """rate_hz: finished frames a second; age_s: of a frame at its last token."""
@@ -215,7 +211,7 @@ class Continued(Chunks):
         writing = (*begun, *fresh[: max(0, self._actions - len(begun))])
         frame = next_frame([request for request in ready if request.robot not in busy])
         if writing and (frame is None or self._turns.passed):
-            return MicroBatch(DECODE, writing, steps=AT_ONCE)
+            return MicroBatch(DECODE, writing)
         return frame
 
 
@@ -231,13 +227,10 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
 
 
 def frames(setup: Setup) -> TokenFrames | Continued:
-    """The rule for `token_mode`. Raises ValueError if frames share no forwards."""
+    """The rule for `token_mode`. Raises ValueError for a policy that does not act by tokens."""
     config = setup.config
     if not setup.tokens:
-        raise ValueError(
-            f"scheduling is 'tokens', but frames share no forwards; use '{AUTO}', or for a policy that acts "
-            f"by tokens fast or a token_mode other than {SEQUENTIAL}."
-        )
+        raise ValueError(f"scheduling is 'tokens', but the policy does not act by tokens; use '{AUTO}'.")
     if setup.actions:
         return Continued(setup.actions, config.token_mode == PIPELINED)
     hz = config.camera_hz or math.inf

@@ -18,7 +18,7 @@ import torch
 from vla_accel_ros.engine.actors.continued import ContinuedActor
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.forward import ForwardActor
-from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import (
     ACTIONS_APART,
     ALL_APART,
@@ -110,7 +110,7 @@ class ModelRunner:
         self.towers: Towers | None = None
         self.offload: OffloadReport | None = None
         self.prefill: Prefill
-        self.actor: FlowActor | TokenActor | PackedTokenActor | ContinuedActor | ForwardActor
+        self.actor: FlowActor | PackedTokenActor | ContinuedActor | ForwardActor
         if packs:
             worded, share = cast(WordedPolicy, policy), offload_share(config.offload)
             self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
@@ -123,15 +123,14 @@ class ModelRunner:
                 self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.prefill, self.stages)
             elif chain.acts == FORWARD:
                 self.actor = ForwardActor(policy, config, self.prefill)
-            elif forward is None:
-                self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
             else:
                 # An action keeps its frame's slot while its robot's next ones are computed.
                 overlaps = config.token_mode != SEQUENTIAL or config.lanes != ONE
                 actions = max(1, (self.pool.slots - 1) // 2) if overlaps else self.pool.slots
                 hidden = self.prefill.last_hidden
                 self.actor = ContinuedActor(policy, self.pool, hidden, forward, most, actions)
-                forward = _forward(policy, config, most, self.int8)  # text may run in another lane
+                if forward is not None:  # text may run in another lane
+                    forward = _forward(policy, config, most, self.int8)
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         self._apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
