@@ -1,4 +1,4 @@
-"""Every family that runs on the engine's plain stages: from frames in host memory to actions in host memory.
+"""Every family that runs on the engine's plain stages, and pi0-FAST: from frames to actions in host memory.
 
     python bench/families.py [--kinds xvla ...] [--views 1 2 3] [--runs N]
 
@@ -24,6 +24,7 @@ import torch
 from run import Bench, Given, Row, main
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.models.fastwam.config import FASTWAM, FastWAMConfig
 from vla_accel_ros.models.fastwam.model import FastWAM
 from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
@@ -60,7 +61,10 @@ KINDS: dict[str, Any] = {
     "fastwam": FASTWAM,
     "mimic_video": MIMIC_VIDEO,
 }
-TINY: dict[str, Any] = {"xvla": TINY_XVLA}
+_VISION = VisionConfig(width=32, depth=2, mlp=64, heads=2, image_size=28, patch=14)
+_STACK = GemmaConfig(width=64, depth=2, mlp=128, heads=4, kv_heads=1, head_dim=16)
+TINY_PI_FAST = replace(PI0_FAST, vision=_VISION, prefix=_STACK, vocab=256, horizon=8, max_action_tokens=10)
+TINY: dict[str, Any] = {"xvla": TINY_XVLA, "pi0_fast": TINY_PI_FAST}
 STEPS = {"groot_n1_7": 4, "groot_n1_5": 4}
 """Of a chunk, where they are not ten."""
 CAMERAS = {"fastwam": 2, "mimic_video": 5}
@@ -134,7 +138,7 @@ def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
         actions, states = (Bounds(-np.ones(size), np.ones(size), np.ones(size, bool)) for size in sizes)
         return OpenVLAOFTPolicy(oft, word_tokenizer(), actions, states, PixelNorm(), mask)
     if isinstance(config, PiFastConfig):
-        fast = random_network(lambda: PiFast(config), device).to(dtype)
+        fast = random_network(lambda: PiFast(config), device).set_precision(dtype)
         return Written(fast, word_tokenizer(), identity, identity, mask)
     if isinstance(config, FastWAMConfig):
         wam = random_network(lambda: FastWAM(config), device).to(dtype).fold()

@@ -54,8 +54,8 @@ class PiFastOracle(Recording[PiFastPolicy]):
     """See Recording."""
 
     @classmethod
-    def load(cls, name: str, place: Path, dtype: str = "float32") -> PiFastOracle:
-        policy = load_policy(sized_folder(name, place), dtype=DTYPES[dtype])
+    def load(cls, name: str, place: Path, dtype: str = "float32", device: str = "cpu") -> PiFastOracle:
+        policy = load_policy(sized_folder(name, place), device, DTYPES[dtype])
         assert isinstance(policy, PiFastPolicy)
         spec = json.loads((FOLDER / name / "oracle.json").read_text())
         return cls(name, spec, read_folder_arrays(FOLDER / name), policy)

@@ -441,9 +441,10 @@ def test_pi_fast_scores_of_every_token(pi_fast: PiFastOracle) -> None:
     agree(pi_fast, PiFastOracle.scores, pi_fast["logits"])
 
 
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_pi_fast_acts_as_recorded(pi_fast: PiFastOracle, sample: str) -> None:
-    engine = Engine(pi_fast.policy)
+def test_pi_fast_acts_as_recorded(pi_fast: PiFastOracle, sample: str, fast: bool) -> None:
+    engine = Engine(pi_fast.policy, fast=fast)
     with engine.observe(pi_fast.observation(sample)) as prefix:
         chunk = engine.act(prefix)
     assert np.abs(chunk.actions - pi_fast[f"{sample}actions"][0].numpy()).max() < 1e-5

@@ -146,8 +146,8 @@ class EngineConfig:
     fast: bool = option(
         False,
         "Compute with captured stages, which are made while the node configures; false is plain torch. auto: "
-        "on CUDA, for pi0, pi0.5, SmolVLA and OpenVLA (fused kernels, which need triton), and policies of "
-        "other packages that can be captured.",
+        "on CUDA, for pi0, pi0.5, pi0-FAST, SmolVLA and OpenVLA (fused kernels, which need triton), and "
+        "policies of other packages that can be captured.",
         in_nodes={"default": AUTO, "choices": (AUTO, "true", "false")},
     )
     slots: int = option(
@@ -302,10 +302,10 @@ class EngineConfig:
     )
     token_mode: str = option(
         SEQUENTIAL,
-        "How frames of a model that acts by tokens (OpenVLA) share forwards: sequential: not at all; "
-        "pipelined: later frames carry the tokens of earlier ones; speculative: the last action is a draft "
-        "of the next; auto: by measured times and how often drafts are right. In float32 the actions are "
-        "the same.",
+        "How frames of a model that acts by tokens (OpenVLA; pi0-FAST, the first two) share forwards: "
+        "sequential: not at all; pipelined: later frames carry the tokens of earlier ones; speculative: the "
+        "last action is a draft of the next; auto: by measured times and how often drafts are right. In "
+        "float32 the actions are the same.",
         choices=TOKEN_MODES,
     )
     token_prefer: str = option(

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 
-from vla_accel_ros.engine.config import ONE, RESIDENT, SEQUENTIAL, TEXT, EngineConfig, offload_share
+from vla_accel_ros.engine.config import (
+    ONE,
+    PIPELINED,
+    RESIDENT,
+    SEQUENTIAL,
+    TEXT,
+    EngineConfig,
+    offload_share,
+)
 from vla_accel_ros.engine.stages.dropping import called
 from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
@@ -19,12 +27,13 @@ from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
 from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE, TEXT_ENCODE
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
 FLOWS = (Pi, SmolVLA)
 """Models whose stages of kernels encode images and denoise chunks."""
-KERNELS = (*FLOWS, OpenVLA)
+KERNELS = (*FLOWS, PiFast, OpenVLA)
 """Models that have captured stages of kernels."""
 
 
@@ -77,7 +86,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             "seats_by_load is true, but only seats of fast stages of pi0, pi0.5 and SmolVLA have several "
             "sizes; leave it false."
         )
-    if config.precision != EXACT and isinstance(policy.model, SmolVLA):
+    if config.precision != EXACT and isinstance(policy.model, SmolVLA | PiFast):
         raise ValueError(
             f"precision is {config.precision}, but stages of a {kind} policy have the weights as they are; "
             f"use {EXACT}."
@@ -113,11 +122,13 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
         raise ValueError(f"staggered is {config.staggered}, but a {kind} policy denoises nothing: use 0.")
     if acts != DECODE:
         return
-    if not policy.chain.causal and config.token_mode != SEQUENTIAL:
-        raise ValueError(
-            f"token_mode is '{config.token_mode}', but images and words of a {kind} policy see each other "
-            f"and are computed by themselves; use {SEQUENTIAL}."
-        )
+    if not policy.chain.causal:
+        if config.token_mode not in (SEQUENTIAL, PIPELINED):
+            raise ValueError(
+                f"token_mode is '{config.token_mode}', but images and words of a {kind} policy see each "
+                f"other and share no forward with tokens; use {SEQUENTIAL} or {PIPELINED}."
+            )
+        return
     if config.lanes != ONE and (config.fast or config.token_mode != SEQUENTIAL):
         raise ValueError(
             f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "

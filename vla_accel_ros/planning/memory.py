@@ -17,6 +17,7 @@ from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.device import Device
@@ -138,7 +139,7 @@ def parts(
 
 
 def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str, int]:
-    if work.precision.startswith("all-") or isinstance(sizes, PlainSizes):
+    if work.precision.startswith("all-") or isinstance(sizes, PiFastConfig | PlainSizes):
         return {}
     if isinstance(sizes, SmolVLAConfig):
         own, crossing = sizes.expert, len(sizes.crossing)
@@ -255,8 +256,8 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
     return _flow_buffers(sizes, work, slots, seats)
 
 
-def _flow_buffers(sizes: PiConfig | SmolVLAConfig, work: Work, slots: int, seats: int) -> int:
-    g, e, v = sizes.prefix, sizes.expert, sizes.vision
+def _flow_buffers(sizes: PiConfig | PiFastConfig | SmolVLAConfig, work: Work, slots: int, seats: int) -> int:
+    g, v = sizes.prefix, sizes.vision
     attended, kv = g.heads * g.head_dim, 2 * g.kv_heads * g.head_dim
     rows = work.batch * sizes.max_tokens
     chain = 2 * rows * (2 * g.width + 3 * attended + 2 * kv + 3 * g.mlp + 2 * g.width)
@@ -268,7 +269,10 @@ def _flow_buffers(sizes: PiConfig | SmolVLAConfig, work: Work, slots: int, seats
     tokens_kept = 2 * slots * (len(sizes.image_names) * sizes.image_tokens + 1) * g.width
     if isinstance(sizes, SmolVLAConfig):  # keys and values of cross layers, and joined patches
         tokens_kept += kv_bytes(sizes, slots) // 2 + 2 * patches * v.width
-    chunks = work.batch + seats
+    if isinstance(sizes, PiFastConfig):  # keys and values of as many actions
+        tails = kv_bytes(sizes, slots) * sizes.max_action_tokens // sizes.max_tokens
+        return chain + encode + tokens_kept + tails
+    e, chunks = sizes.expert, work.batch + seats
     tokens = chunks * ((work.chunk or sizes.horizon) + 1)
     denoise = tokens * (2 * (3 * e.width + e.mlp + 2 * _qkv(e)) + 4 * 6 * sizes.action_dim)
     if seats or work.batch > 2:

@@ -20,6 +20,8 @@ from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.checkpoint import empty as empty_openvla_oft
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.pi.weights import empty_pi
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
+from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -37,6 +39,8 @@ def network(sizes: Sizes) -> Any:
     if isinstance(sizes, OpenVLAConfig):
         return empty_openvla(sizes, torch.bfloat16)
     with torch.device("meta"):
+        if isinstance(sizes, PiFastConfig):
+            return PiFast(sizes).set_precision(torch.bfloat16)
         if isinstance(sizes, GrootConfig):
             return Groot(sizes).to(torch.bfloat16)
         if isinstance(sizes, MimicVideoConfig):

@@ -54,11 +54,13 @@ class Plan:
 
     @property
     def action(self) -> tuple[float, float, float]:
-        """Seconds from a prefix to a chunk: predicted, least, most."""
+        """Seconds from a prefix to a chunk: predicted, least, most. A pi0-FAST's chunk has as many tokens as
+        it may have."""
         if "denoise" in self.stages or "forward" in self.stages:
             return self._sum(("denoise", "forward"))
         a, b, c = self._sum(("decode",))
-        return (ACTION_TOKENS - 1) * a, (ACTION_TOKENS - 1) * b, (ACTION_TOKENS - 1) * c
+        decodes = getattr(self.sizes, "max_action_tokens", ACTION_TOKENS) - 1
+        return decodes * a, decodes * b, decodes * c
 
     @property
     def chunk(self) -> tuple[float, float, float]:

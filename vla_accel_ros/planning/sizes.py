@@ -17,6 +17,7 @@ from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_ALOHA, OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
+from vla_accel_ros.models.pi_fast.config import PI0_FAST, PiFastConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLA, XVLAConfig
 from vla_accel_ros.planning.work import Sizes
@@ -24,6 +25,7 @@ from vla_accel_ros.planning.work import Sizes
 MODELS: dict[str, Sizes] = {
     "pi0": PI0,
     "pi05": PI05,
+    "pi0_fast": PI0_FAST,
     "openvla": OPENVLA_7B,
     "smolvla": SMOLVLA,
     "groot_n1_7": GROOT_N1_7,
@@ -38,6 +40,7 @@ MODELS: dict[str, Sizes] = {
 _READ: dict[str, Callable[[Any], Sizes]] = {
     "fastwam": FastWAMConfig.from_json,
     "openvla": OpenVLAConfig.from_json,
+    "pi0_fast": PiFastConfig.from_json,
     "openvla_oft": OpenVLAOFTConfig.from_json,
     "smolvla": SmolVLAConfig.from_json,
     "groot_n1_7": GrootConfig.from_json,

@@ -21,6 +21,7 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.gemma import KV, rotary_tables, rotate
 from vla_accel_ros.models.layers.gemma import attention as attend
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning import plain
 from vla_accel_ros.planning.networks import network
@@ -49,34 +50,23 @@ NORMS, MOVES = ("mean.", "native_layer_norm."), ("cat.", "mul.Tensor")
 def operations(sizes: Sizes, work: Work) -> Stages:
     """Return the operations of every stage, for one frame and one chunk of each of work.batch robots; decode:
     for one token each."""
-    if isinstance(sizes, PiConfig):
+    if isinstance(sizes, PiConfig | PiFastConfig):
         return _pi(sizes, work)
     if isinstance(sizes, PlainSizes):
         return _plain_stages(sizes, work)
     return _openvla(sizes, work) if isinstance(sizes, OpenVLAConfig) else _smolvla(sizes, work)
 
 
-def _pi(sizes: PiConfig, work: Work) -> Stages:
+def _pi(sizes: PiConfig | PiFastConfig, work: Work) -> Stages:
     batch, d = work.batch, work.dtypes
     rows8, everywhere = work.rows_in is not None, work.rows_everywhere
     frame = work.views * sizes.vision.tokens
     rows = frame + min(work.bucket, sizes.max_prompt)
-    chunk = work.chunk or sizes.horizon
     ours = of_rows if rows8 else list
     encode = _fused(_traced(sizes, "encode", work.views * batch), d("encode"), batch, rows8, rows8)
     whole = rows8 or work.precision.startswith("all-")
     prefill = _fused(_traced(sizes, "prefill", batch, rows), d("prefill"), batch, whole, rows8)
-    step = _traced(sizes, "denoise", batch, frame + work.prompt, chunk)
-    # staggered chunks are exact
-    exact = everywhere and batch > 1
-    dtypes = EXACT if exact else d("denoise")
-    tokens = batch * (chunk + (sizes.kind == "pi0"))
-    if everywhere and dtypes != EXACT:
-        denoise = [op for op in _fused(step, dtypes, batch, rounds=True) if op.name != "place"]
-    elif tokens <= MOST_NARROW:
-        denoise = _narrow(_fused(step, dtypes, batch))
-    else:
-        denoise = [op for op in _fused(step, EXACT, batch) if op.name != "place"]
+    denoise = _pi_step(sizes, work, frame) if isinstance(sizes, PiConfig) else []
     token = _traced(sizes, "decode", batch, frame + work.prompt)
     decode = _fused(token, d("decode"), batch, rounds=everywhere, by="" if everywhere else PACKED)
     return {
@@ -85,6 +75,20 @@ def _pi(sizes: PiConfig, work: Work) -> Stages:
         "denoise": tuple(op.times(work.steps) for op in ours(denoise)),
         "decode": tuple(ours(decode)),
     }
+
+
+def _pi_step(sizes: PiConfig, work: Work, frame: int) -> list[Op]:
+    batch, chunk = work.batch, work.chunk or sizes.horizon
+    step = _traced(sizes, "denoise", batch, frame + work.prompt, chunk)
+    # staggered chunks are exact
+    exact = work.rows_everywhere and batch > 1
+    dtypes = EXACT if exact else work.dtypes("denoise")
+    tokens = batch * (chunk + (sizes.kind == "pi0"))
+    if work.rows_everywhere and dtypes != EXACT:
+        return [op for op in _fused(step, dtypes, batch, rounds=True) if op.name != "place"]
+    if tokens <= MOST_NARROW:
+        return _narrow(_fused(step, dtypes, batch))
+    return [op for op in _fused(step, EXACT, batch) if op.name != "place"]
 
 
 def _openvla(sizes: OpenVLAConfig, work: Work) -> Stages:
@@ -155,7 +159,7 @@ def _traced(sizes: Any, stage: str, batch: int, rows: int = 0, chunk: int = 0) -
         model.encode(torch.empty(batch, channels, side, side, dtype=half))
 
     def prefill() -> None:
-        if isinstance(sizes, PiConfig):
+        if isinstance(sizes, PiConfig | PiFastConfig):
             _without_the_end(model.language_model, torch.empty(batch, rows, width, dtype=half))
         elif isinstance(sizes, OpenVLAConfig):
             hidden, _ = model.prefix(torch.empty(batch, rows, width, dtype=half))

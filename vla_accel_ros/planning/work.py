@@ -11,13 +11,14 @@ from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.operations import Op
 
 PlainSizes = GrootConfig | MimicVideoConfig | XVLAConfig | OpenVLAOFTConfig | FastWAMConfig
 """Of families without stages of kernels."""
-Sizes = PiConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
+Sizes = PiConfig | PiFastConfig | OpenVLAConfig | SmolVLAConfig | PlainSizes
 ACTION_TOKENS = 7
 """Tokens of an action of OpenVLA."""
 
@@ -113,6 +114,7 @@ class Work:
 
 LACKING: Mapping[type, tuple[str, ...]] = {
     OpenVLAConfig: ("fp8", "w8a8-int4"),
+    PiFastConfig: ENGINE_PRECISIONS[1:],
     SmolVLAConfig: ENGINE_PRECISIONS[1:],
     GrootConfig: ENGINE_PRECISIONS[1:],
     MimicVideoConfig: ENGINE_PRECISIONS[1:],

@@ -22,7 +22,6 @@ from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.text.decoding import decode
 
 STATE = np.linspace(-0.3, 0.3, ACTIONS).astype(np.float32)
 
@@ -171,17 +170,3 @@ def test_it_can_be_asked_though_its_words_are_its_actions(engine: Engine, policy
         ]
     assert drawn[0] == drawn[1]
     assert not policy.chain.answers
-
-
-def test_room_that_is_given_is_used(policy: OpenVLAPolicy, engine: Engine) -> None:
-    """decode writes the keys and values of its tokens where it is told, and says the same."""
-    with engine.observe(make_openvla_observation()) as prefix, torch.inference_mode():
-        past, hidden = (
-            engine.runner.pool.view(prefix.slot, prefix.n_tokens),
-            engine.runner.prefill.last_hidden(prefix.slot, prefix.n_tokens)[None],
-        )
-        room = type(past)(*(x.new_zeros(*x.shape[:3], 6, x.shape[4]) for x in past))
-        own = [int(step.tokens) for step in decode(policy.model, past, hidden, 7)]
-        given = [int(step.tokens) for step in decode(policy.model, past, hidden, 7, room=room)]
-    assert own == given
-    assert all(bool(room.k[:, :, :, token].abs().sum()) for token in range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,9 +69,21 @@ def test_what_is_no_chunk_is_refused(
     assert names[0] in str(refused.value)
 
 
-def test_pipelined_tokens_are_refused_by_name(oracle: PiFastOracle) -> None:
-    with pytest.raises(ValueError, match=r"token_mode.*pi0_fast"):
-        Engine(oracle.policy, token_mode="pipelined")
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({"token_mode": "speculative"}, r"token_mode is 'speculative'.*pi0_fast.*pipelined"),
+        ({"token_mode": "auto", "fast": True}, r"token_mode is 'auto'.*pi0_fast.*pipelined"),
+        ({"precision": "int8", "fast": True}, r"precision is int8.*pi0_fast"),
+        ({"prefill_groups": 2, "fast": True}, r"prefill_groups is 2.*pi0_fast"),
+    ],
+    ids=str,
+)
+def test_options_that_it_lacks_are_refused_by_name(
+    oracle: PiFastOracle, options: dict[str, Any], fact: str
+) -> None:
+    with pytest.raises(ValueError, match=fact):
+        Engine(oracle.policy, **options)
 
 
 def test_without_its_tokenizer_of_actions_a_folder_says_what_to_copy(folder: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from oracle import FOLDER
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
@@ -141,6 +142,17 @@ def written(policy: PiFastPolicy) -> list[int]:
 
 def test_tokens_are_those_that_openpi_writes(folder: Path) -> None:
     assert written(load(folder)) == WRITTEN
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_fast_stages_write_the_same(folder: Path, device: str) -> None:
+    """Positions of generated tokens leave out one, and absent cameras are black, there, too."""
+    engine = Engine(load(folder, device=device), fast=True)
+    with engine.observe(seen()) as prefix:
+        request = engine.scheduler.submit(Request(Act(), prefix=prefix))
+        with pytest.raises(ValueError, match="Action: "):  # openpi's random network writes no chunk
+            engine.scheduler.wait(request)
+    assert request.tokens[:STEPS] == WRITTEN
 
 
 def test_chunks_are_in_units_of_quantiles_and_have_all_their_numbers(folder: Path) -> None:

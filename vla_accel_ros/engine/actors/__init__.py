@@ -1,5 +1,6 @@
 """Computes action requests.
 
-flow: chunks by flow matching, whole or staggered in seats. tokens: actions token by token. forward: chunks in
-one forward. noise: what chunks begin with. step_states: joints for the steps of a chunk in progress.
+flow: chunks by flow matching, whole or staggered in seats. tokens: actions token by token. continued: those
+of captured forwards after a whole prefix. forward: chunks in one forward. noise: what chunks begin with.
+step_states: joints for the steps of a chunk in progress.
 """

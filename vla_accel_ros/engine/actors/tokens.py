@@ -1,8 +1,8 @@
 """Computes actions of policies that act by tokens: K greedy tokens that continue a prefix are one action.
 
-TokenActor continues a whole prefix, one frame at a time. PackedTokenActor computes a frame's prefill and the
-tokens of earlier frames in one forward (ActionFlow, section 3); the scheduling rule chooses the frames
-(rules.tokens). Both give a frame's greedy tokens.
+A frame's prefill and the tokens of earlier frames go in one forward (ActionFlow, section 3); the scheduling
+rule chooses the frames (rules.tokens). actors.continued continues prefixes that were computed by themselves.
+Both give a frame's greedy tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -29,8 +29,7 @@ from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Progress
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
-from vla_accel_ros.models.policies import AnyPolicy, TokenPolicy, WordedPolicy
-from vla_accel_ros.models.text.decoding import decode
+from vla_accel_ros.models.policies import TokenPolicy, WordedPolicy
 from vla_accel_ros.types import Chunk
 
 FRAME_SLOTS = 3
@@ -48,15 +47,15 @@ def check(request: Request, acts: str = "acts by tokens") -> None:
             raise ValueError(f"act was given {name}, but the policy {acts} and has no use for it.")
 
 
-def _policy(request: Request) -> TokenPolicy:
+def policy_of(request: Request) -> TokenPolicy:
     """The policy of the request's robot."""
     return cast(TokenPolicy, request.frame.embodiment.policy)
 
 
-def _finish(request: Request) -> None:
+def finish(request: Request) -> None:
     """Make the request's tokens, which are complete, into an action of its robot."""
     prefix = request.frame
-    del request.tokens[_policy(request).most_tokens :]
+    del request.tokens[policy_of(request).most_tokens :]
     with failing_alone(request):
         chunk = Chunk(
             actions=prefix.embodiment.policy.actions(torch.tensor([request.tokens]), prefix.state),
@@ -67,59 +66,6 @@ def _finish(request: Request) -> None:
             update_magnitudes=np.zeros(1, np.float32),
         )
         request.finish(chunk)
-
-
-class TokenActor:
-    """Computes all tokens of a frame in one micro-batch. last_hidden: hidden state of a prefix's last token,
-    by slot and length. tokens: most tokens in an action of any robot; 0 = the policy's."""
-
-    def __init__(
-        self,
-        policy: AnyPolicy,
-        pool: KVPool,
-        last_hidden: Callable[[int, int], Tensor],
-        tokens: int = 0,
-    ) -> None:
-        self._model, self._pool = cast(TokenPolicy, policy).model, pool
-        self.horizon = int(getattr(policy.config, "horizon", 1))
-        self._last_hidden = last_hidden
-        room = max(1, (tokens or cast(TokenPolicy, policy).most_tokens) - 1)
-        self._tail = KVPool(policy.config.prefix, 1, room, policy.device, policy.kv_dtype)
-
-    def first_stage(self, request: Request) -> str:
-        """DECODE: the prefix was computed when the frame was observed."""
-        check(request)
-        return DECODE
-
-    def prepare(self) -> None:
-        """Does nothing: no stage is captured."""
-
-    def room(self, request: Request) -> bool:
-        """Always True."""
-        return True
-
-    def begin(self, request: Request) -> None:
-        """Clears the request's state, which is in the prefix."""
-        request.wish = replace(request.act, state=None)
-
-    @torch.inference_mode()
-    def run(self, batch: MicroBatch) -> None:
-        """Compute every request to its end."""
-        for request in batch.requests:
-            prefix = request.frame
-            kv = self._pool.view(prefix.slot, prefix.n_tokens)
-            hidden = self._last_hidden(prefix.slot, prefix.n_tokens)[None]
-            room = self._tail.view(0, self._tail.max_tokens)
-            policy = _policy(request)
-            steps = decode(self._model, kv, hidden, policy.most_tokens, stop=policy.end_token, room=room)
-            request.tokens = torch.cat([step.tokens for step in steps]).tolist()
-            _finish(request)
-
-    def drop(self, request: Request) -> None:
-        """Does nothing: the actor holds nothing for a request."""
-
-    def idle(self) -> None:
-        """Does nothing: nothing can be prepared."""
 
 
 class PackedTokenActor:
@@ -181,8 +127,8 @@ class PackedTokenActor:
         for request, ids in zip([*riding, *new], said, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
             request.stage = DECODE
-            if len(request.tokens) >= _policy(request).most_tokens:
-                _finish(request)
+            if len(request.tokens) >= policy_of(request).most_tokens:
+                finish(request)
 
     def drop(self, request: Request) -> None:
         """Free the request's slot for another action."""

@@ -49,12 +49,14 @@ class Plan:
 @dataclass(frozen=True)
 class Setup:
     """What a rule is made for. tokens: number of tokens in an action, 0 if it is denoised; times: measured
-    seconds of its forwards, if token_mode "auto" needs them."""
+    seconds of its forwards, if token_mode "auto" needs them; actions: most that share forwards of tokens,
+    beside frames that are computed by themselves; 0 = frames share them."""
 
     config: EngineConfig
     profile: Profile
     tokens: int = 0
     times: Times | None = None
+    actions: int = 0
 
 
 class Rule(ABC):

@@ -191,6 +191,30 @@ class TokenFrames(Chunks):
         return MicroBatch(PREFILL, (*begun, new), draft=draft)
 
 
+class Continued(Chunks):
+    """Frames by themselves, and tokens of up to `actions` actions in one forward. While tokens are written,
+    frames of other robots take turns with them, and their actions join. overlaps: so do those of the same
+    stream; otherwise its next frame waits for the end of its action."""
+
+    def __init__(self, actions: int, overlaps: bool = False) -> None:
+        self._actions, self._overlaps, self._turns = actions, overlaps, Turns()
+
+    def next(
+        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
+    ) -> MicroBatch | None:
+        later = self._turns.waiting(ready)
+        acts = [request for request in ready if request.want == ACT and request not in later]
+        begun = [request for request in acts if request.begun]
+        busy = set[str]() if self._overlaps else {request.robot for request in begun}
+        waiting = by_priority([request for request in acts if not request.begun])
+        fresh = [r for r in waiting if not r.stream or (r.fresh and r.robot not in busy)]
+        writing = (*begun, *fresh[: max(0, self._actions - len(begun))])
+        frame = next_frame([request for request in ready if request.robot not in busy])
+        if writing and (frame is None or self._turns.passed):
+            return MicroBatch(DECODE, writing)
+        return frame
+
+
 def most_riders(mode: str, prefer: str, tokens: int) -> int:
     """Most frames that may ride in a new frame's prefill."""
     overlaps = mode in (PIPELINED, AUTO) or (mode == SPECULATIVE and prefer == RATE)
@@ -202,13 +226,12 @@ def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
     return (0, tokens - 1) if mode in (SPECULATIVE, AUTO) and tokens > 1 else (0,)
 
 
-def frames(setup: Setup) -> TokenFrames:
-    """The rule for `token_mode`. Raises ValueError if frames share no forwards."""
+def frames(setup: Setup) -> TokenFrames | Continued:
+    """The rule for `token_mode`. Raises ValueError for a policy that does not act by tokens."""
     config = setup.config
     if not setup.tokens:
-        raise ValueError(
-            f"scheduling is 'tokens', but frames share no forwards; use '{AUTO}', or for a policy that acts "
-            f"by tokens fast or a token_mode other than {SEQUENTIAL}."
-        )
+        raise ValueError(f"scheduling is 'tokens', but the policy does not act by tokens; use '{AUTO}'.")
+    if setup.actions:
+        return Continued(setup.actions, config.token_mode == PIPELINED)
     hz = config.camera_hz or math.inf
     return TokenFrames(config.token_mode, config.token_prefer, setup.tokens, setup.times, hz)

@@ -174,8 +174,8 @@ class Answers:
         for answer, chosen in zip(answers, ids, strict=True):
             answer.chosen = chosen
         drawn = [answer for answer in answers if answer.sampling.temperature]
-        scores = {answer: _to_host(read[answer].scores) for answer in drawn}
-        return partial(self._hear, answers, _to_host(ids), scores)
+        scores = {answer: to_host(read[answer].scores) for answer in drawn}
+        return partial(self._hear, answers, to_host(ids), scores)
 
     def _hear(self, answers: Sequence[Answer], likeliest: Tensor, scores: dict[Answer, Tensor]) -> list[Said]:
         """Add the chosen tokens. likeliest: ids int64 [answers] on the host; scores: logits [vocab] of the
@@ -268,7 +268,7 @@ class Answers:
         return Said(answer, token, len(answer.tokens) == answer.max_tokens)
 
 
-def _to_host(values: Tensor) -> Tensor:
+def to_host(values: Tensor) -> Tensor:
     """A copy in page-locked memory, valid once the work now in the current stream is done. The memory is
     reused when nobody refers to it and the copy has ended."""
     if not values.is_cuda:

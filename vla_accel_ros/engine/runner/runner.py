@@ -15,13 +15,15 @@ from typing import cast
 
 import torch
 
+from vla_accel_ros.engine.actors.continued import ContinuedActor
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.actors.forward import ForwardActor
-from vla_accel_ros.engine.actors.tokens import PackedTokenActor, TokenActor, slots_for
+from vla_accel_ros.engine.actors.tokens import PackedTokenActor, slots_for
 from vla_accel_ros.engine.config import (
     ACTIONS_APART,
     ALL_APART,
     AUTO,
+    ONE,
     SEQUENTIAL,
     TEXT,
     EngineConfig,
@@ -108,7 +110,7 @@ class ModelRunner:
         self.towers: Towers | None = None
         self.offload: OffloadReport | None = None
         self.prefill: Prefill
-        self.actor: FlowActor | TokenActor | PackedTokenActor | ForwardActor
+        self.actor: FlowActor | PackedTokenActor | ContinuedActor | ForwardActor
         if packs:
             worded, share = cast(WordedPolicy, policy), offload_share(config.offload)
             self.towers = Towers(worded, ops_for(policy.device), share) if config.fast else None
@@ -122,7 +124,13 @@ class ModelRunner:
             elif chain.acts == FORWARD:
                 self.actor = ForwardActor(policy, config, self.prefill)
             else:
-                self.actor = TokenActor(policy, self.pool, self.prefill.last_hidden, most)
+                # An action keeps its frame's slot while its robot's next ones are computed.
+                overlaps = config.token_mode != SEQUENTIAL or config.lanes != ONE
+                actions = max(1, (self.pool.slots - 1) // 2) if overlaps else self.pool.slots
+                hidden = self.prefill.last_hidden
+                self.actor = ContinuedActor(policy, self.pool, hidden, forward, most, actions)
+                if forward is not None:  # text may run in another lane
+                    forward = _forward(policy, config, most, self.int8)
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         self._apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)
@@ -166,12 +174,14 @@ class ModelRunner:
 
     def rules(self) -> Rules:
         """The scheduling rules for these options."""
-        config, plan, tokens, times = self.config, self.plan, 0, None
+        config, plan, tokens, times, actions = self.config, self.plan, 0, None, 0
         if isinstance(self.actor, PackedTokenActor):
             tokens = self.actor.tokens
             times = self.actor.measure() if config.token_mode == AUTO else None
+        elif isinstance(self.actor, ContinuedActor):
+            tokens, actions = self.actor.tokens, self.actor.actions
         return Rules(
-            chosen(Setup(config, plan.profile, tokens, times)),
+            chosen(Setup(config, plan.profile, tokens, times, actions)),
             plan,
             lanes_of(config),
             text=self.text is not None,
@@ -292,7 +302,7 @@ class ModelRunner:
     def _prepare_stages(self, views: Sequence[int], prompts: Sequence[int], progress: Progress) -> None:
         assert self.stages is not None
         forms = tuple(Form) if self.policy.trained_delay else (Form.FREE, Form.GUIDED)
-        steps = (self.config.steps,)
+        steps = (self.config.steps,) if self.policy.chain.acts == DENOISE else ()
         if len(self.lanes) == 1 or not isinstance(self.stages, Stages):
             self.stages.build(views, prompts, steps, progress=progress, forms=forms)
 
@@ -325,7 +335,7 @@ class ModelRunner:
                 self.stages.build(views, prompts, (), progress=progress, together=together)
         if ACT in kinds:
             self.actor.prepare()
-        if ASK in kinds and self.text is not None:
+        if ASK in kinds and self.text is not None and self.policy.chain.answers:
             with self.pool.holding(1) as (slot,):
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 

@@ -97,7 +97,7 @@ class Int8:
         """Whether denoising on the device uses rows in 8 bits."""
         return not feeds_fast(device) if self._denoise is None else self._denoise
 
-    def expert(self, model: Foldable, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
+    def expert(self, model: Any, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """The layers of the action expert, from its folded layers; pi0's contain the factors of the norms."""
         own: list[Any] = list(model.expert.layers)
         return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, own[index]))

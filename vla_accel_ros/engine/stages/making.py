@@ -97,7 +97,8 @@ class MadeStages:
         most = len(model.config.image_names) * model.config.image_tokens
         self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
         self.kv, self.crossed = _read_by_expert(pool, self.prefix.cross)
-        positions = torch.arange(pool.max_tokens + model.config.horizon + 1, device=device)[None]
+        last = pool.max_tokens + model.config.horizon
+        positions = torch.arange(self.prefix.first, last + 1, device=device)[None]
         cos, sin = rotary_tables(positions, sizes.head_dim, torch.float32)
         half = sizes.head_dim // 2
         self.tables = cos[0, 0, :, :half].contiguous(), sin[0, 0, :, :half].contiguous()

@@ -41,7 +41,9 @@ from vla_accel_ros.models.layers.quantized import (
 )
 from vla_accel_ros.models.layers.vision import Layer
 from vla_accel_ros.models.pi.folded import FoldedLayer, Prefix
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.smolvla.folding import Foldable
+from vla_accel_ros.models.smolvla.model import SmolVLA
 
 EXACT = "exact"
 W8A8_INT4 = "w8a8-int4"
@@ -151,7 +153,7 @@ class Small:
             return None
         if self._expert is None:
             kind = INT4 if self.precision == W8A8_INT4 else self.precision
-            made = map(given, self._model.expert.layers)
+            made = map(given, cast(Pi | SmolVLA, self._model).expert.layers)
             self._expert = tuple(
                 SmallLayer.of(layer, kind, made=small) for layer, small in zip(layers, made, strict=True)
             )

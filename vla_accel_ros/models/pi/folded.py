@@ -130,7 +130,7 @@ class Prefix:
 
     Its products are large, so its norms are separate kernels and their weights cost nothing. eps, activation:
     as in Expert. state_weight float32 [W, state], state_bias float32 [W]: of a state that is the last token,
-    which only itself sees.
+    which only itself sees. first: position of the first token.
     """
 
     layers: tuple[FoldedLayer, ...]
@@ -142,3 +142,4 @@ class Prefix:
     state_weight: Tensor | None = None
     state_bias: Tensor | None = None
     cross: Cross | None = None
+    first: int = 0

@@ -24,10 +24,10 @@ from vla_accel_ros.models.layers.few_bits import wide
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import Gemma, Layer, RMSNorm
 from vla_accel_ros.models.pi.folded import Constants, Expert, FoldedLayer, Modulation, Prefix
-from vla_accel_ros.models.pi.model import Pi, time_embedding
+from vla_accel_ros.models.pi.model import Pi, Worded, time_embedding
 
 
-def fold_prefix(model: Pi) -> Prefix:
+def fold_prefix(model: Worded) -> Prefix:
     """Fuse the prefix stack in place."""
     stack = model.language_model
     norms = [(layer.input_layernorm.weight, layer.post_attention_layernorm.weight) for layer in _of(stack)]
@@ -36,6 +36,7 @@ def fold_prefix(model: Pi) -> Prefix:
         attention_norm=torch.stack([first.detach().float() for first, _ in norms]),
         mlp_norm=torch.stack([second.detach().float() for _, second in norms]),
         final_norm=stack.norm.weight.detach().float(),
+        first=model.first,
     )
 
 

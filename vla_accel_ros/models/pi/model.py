@@ -104,10 +104,11 @@ class PaliGemmaWithExpert(nn.Module):
 class Worded(nn.Module):
     """The half that pi0, pi0.5 and pi0-FAST share: images and words become a prefix, which text continues.
 
-    paligemma: the module with `model` and `lm_head`.
+    paligemma: the module with `model` and `lm_head`. first: position of the first token.
     """
 
     config: Any
+    first = 0
 
     @property
     def paligemma(self) -> Any:

@@ -38,7 +38,7 @@ class PiFast(Worded):
 
     def __init__(self, config: PiFastConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.first = config, -int(config.openpi)
         self.paligemma_with_expert = Outer(config)
 
     def set_precision(self, dtype: torch.dtype) -> PiFast:

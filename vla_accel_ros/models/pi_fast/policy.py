@@ -74,19 +74,25 @@ class PiFastPolicy(Policy):
         check_prompt(instruction, inner, self.config.max_prompt)
         return inner if openpi else [*inner, tokens[0]]
 
+    def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
+        """See Policy."""
+        images = super().host_images(observation)
+        if not self.config.openpi:
+            return images
+        return tuple(observation.images.get(name, BLACK) for name in self.config.image_names)
+
     def host_inputs(self, observation: Observation) -> HostInputs:
         """See Policy."""
         host = super().host_inputs(observation)
         if not self.config.openpi:
             return host
-        images = tuple(observation.images.get(name, BLACK) for name in self.config.image_names)
-        return HostInputs(images, self.config.image_names, host.tokens)
+        return HostInputs(self.host_images(observation), self.config.image_names, host.tokens)
 
     def prefill(self, seen: Tensor, words: Tensor) -> dict[str, Any]:
         """See PiFastConfig.chain. The position that openpi leaves out is one before the prefix here, since
         positions count by their distance alone."""
         prefix = self.join(seen, words)
-        positions = torch.arange(prefix.shape[1], device=prefix.device)[None] - int(self.config.openpi)
+        positions = torch.arange(prefix.shape[1], device=prefix.device)[None] + self.model.first
         hidden, kv = self.model.prefix(prefix, positions=positions)
         return {"kv": kv, "hidden": hidden[0, -1]}
 

@@ -20,11 +20,11 @@ from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.llama import RMSNorm
 from vla_accel_ros.models.pi.folded import Cross, Expert, FoldedLayer, Prefix
 from vla_accel_ros.models.pi.folding import action_time_in, fused
-from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.model import Worded
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
-Foldable = Pi | SmolVLA
-"""Networks with a folded form of images, prefix and expert."""
+Foldable = Worded | SmolVLA
+"""Networks with a folded form of images and prefix; those that denoise have one of their expert, too."""
 
 
 @torch.no_grad()

@@ -104,20 +104,16 @@ def decode(
     rng: np.random.Generator | None = None,
     stop: int | None = None,
     valid: Tensor | None = None,
-    room: KV | None = None,
-    sampling: Sampling | None = None,
 ) -> Iterator[Step]:
     """Continue prefixes by up to `count` tokens.
 
     past: P tokens of a batch B. hidden [B, W]: of each prefix's last valid token. valid bool [B, P]: which
     tokens belong to a prefix, None = all. stop: id that finishes a row; it is repeated until all rows are
-    finished. room: memory for the keys and values of at least count - 1 new tokens, instead of allocating it.
-    sampling: replaces temperature.
+    finished.
     """
     layers, batch, heads, _, head_dim = past.k.shape
-    how = Sampling(temperature) if sampling is None else sampling
-    if room is None:
-        room = KV(*(past.k.new_empty(layers, batch, heads, max(0, count - 1), head_dim) for _ in range(2)))
+    how = Sampling(temperature)
+    room = KV(*(past.k.new_empty(layers, batch, heads, max(0, count - 1), head_dim) for _ in range(2)))
     finished = torch.zeros(batch, dtype=torch.bool, device=hidden.device)
     for step in range(count):
         logits = model.logits(hidden)

@@ -39,7 +39,11 @@ def plan_text(plan: Plan, wanted: Wanted) -> str:
             f"{stage.flops / 1e9:9.1f}{stage.bytes / 1e9:8.2f}  {t.bound}"
         )
     a, low, high = (1e3 * s for s in plan.latency)
-    lines.append(f"{'whole':10}{a:9.2f}{low:10.2f}{high:9.2f}  from images to actions, with the host's part")
+    tokens = getattr(plan.sizes, "max_action_tokens", 0)
+    most = f" and the most tokens, {tokens}" if tokens else ""
+    lines.append(
+        f"{'whole':10}{a:9.2f}{low:10.2f}{high:9.2f}  from images to actions, with the host's part{most}"
+    )
     m = plan.memory
     shown = ", ".join(f"{name} {value / 1e9:.2f}" for name, value in asdict(m).items())
     lines.append(f"memory    {m.total / 1e9:.2f} GB of {device.memory_gb:g}: {shown}")
