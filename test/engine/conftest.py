@@ -1,5 +1,5 @@
-"""Puts this folder, with the helpers of these tests, on the import path; and what captured plain stages compute
-with."""
+"""Puts this folder, with the helpers of these tests, on the import path; and the kernels of captured plain
+stages."""
 
 from __future__ import annotations
 

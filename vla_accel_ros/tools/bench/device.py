@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.planning.device import Device, load, named_like
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.planning.work import PlainSizes
@@ -29,7 +30,7 @@ FAST_FIRST = ("exact", "fp8", "int8", "w8a8", "w8a8-int4", "int4")
 SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "int8", "int4")
 """Precisions by usefulness, on GPUs with stacked memory and on others; the last ones are left out if time
 runs short."""
-KINDS = tuple(name for name, sizes in MODELS.items() if not isinstance(sizes, PlainSizes))
+KINDS = tuple(name for name, sizes in MODELS.items() if not isinstance(sizes, (PlainSizes, PiFastConfig)))
 """Families with stages of kernels."""
 NO_GPU = "torch sees no CUDA device here; --small tries the command with tiny models on a CPU."
 

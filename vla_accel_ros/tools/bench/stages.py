@@ -22,6 +22,7 @@ from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.planning.device import Device
 from vla_accel_ros.planning.measure import attentions, measure, shapes
@@ -122,7 +123,7 @@ def measured(
     sizes: Sizes, views: list[int], precisions: list[str], prompt: int, device: torch.device, runs: int
 ) -> Iterator[Case]:
     """Yield a model's cases: views, precision, ms by stage, and peak allocated_bytes if known."""
-    assert not isinstance(sizes, PlainSizes), "it has no stages of kernels"
+    assert not isinstance(sizes, (PlainSizes, PiFastConfig)), "it has no such stages"
     cases = (
         _openvla(sizes, prompt, device, runs)
         if isinstance(sizes, OpenVLAConfig)
