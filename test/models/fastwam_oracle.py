@@ -83,7 +83,11 @@ class FastWAMOracle(Recording[FastWAMPolicy]):
         kept, scale = self._of_steps(), self.policy.config.time_scale
         steps = zip(self["steps.x_t"], self["steps.timestep"], strict=True)
         return torch.stack(
-            [self.policy.denoise(self._wide(x), self._wide(t) / scale, **kept) for x, t in steps]
+            [
+                # Divided on the host, as the reference does: a GPU multiplies by the rounded inverse.
+                self.policy.denoise(self._wide(x), (self._wide(t).cpu() / scale).to(x.device), **kept)
+                for x, t in steps
+            ]
         )
 
     def sampled(self) -> Tensor:

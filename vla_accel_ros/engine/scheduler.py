@@ -501,6 +501,8 @@ class Scheduler:
                 request.instruction = prefix.instruction
                 if request.want == ACT and request.stream:
                     self._cancel_other_instructions(request)
+                    if request.cancelled:  # somebody cancelled this one meanwhile
+                        return
             if request.want in self._numbers:
                 request.number = next(self._numbers[request.want])
             if request.want == ACT:

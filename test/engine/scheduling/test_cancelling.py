@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scheduled import WAIT_S, System, broken_off, in_thread, joined
 
+from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Cancelled, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.scheduler import Scheduler
@@ -188,3 +189,20 @@ def test_forget_breaks_off_what_has_begun_of_a_robot_and_leaves_what_waits() -> 
 
 
 # Threads.
+
+
+def test_what_is_cancelled_as_it_begins_takes_nothing(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, after it was chosen."""
+    system.seen()
+    held, request = system.runner.prefixes.newest, system.acting()
+
+    def newest(robot: str) -> Prefix | None:
+        prefix = held(robot)
+        system.scheduler.cancel(request)
+        return prefix
+
+    monkeypatch.setattr(system.runner.prefixes, "newest", newest)
+    assert system.run() == [] and request.cancelled
+    assert not system.scheduler.requests and not system.runner.open and system.runner.slots_held == 1
