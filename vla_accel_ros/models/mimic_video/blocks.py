@@ -76,7 +76,7 @@ def _beside_empty(q: Tensor, k: Tensor, v: Tensor, empty: int) -> Tensor:
 @cache
 def _log(count: int) -> float:
     """In float32."""
-    return torch.tensor(float(count)).log().item()
+    return torch.tensor(float(count), device="cpu").log().item()
 
 
 def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:
