@@ -170,6 +170,17 @@ def test_captured_words_are_computed_once_an_instruction(
     assert len(runs) == 2
 
 
+def test_a_frame_with_new_words_is_left_to_the_worker(recording: Any) -> None:
+    """It encodes them eagerly, which would hold up what the engine's thread launches."""
+    _, fast = engines_of(recording.policy)
+    first, other = (Request(Observe(frame)) for frame in frames_of(recording)[:2])
+    has_text = recording.policy.config.kind != "openvla_oft"
+    assert fast.runner.prefill.captured(first) == (not has_text)
+    acted(fast, recording.observation)
+    assert fast.runner.prefill.captured(first)
+    assert fast.runner.prefill.captured(other) == (not has_text)
+
+
 def test_captured_text_weights_may_stay_on_the_host(device: str) -> None:
     for name in ("fastwam", "mimic_video"):
         chunks = list[Chunk]()
