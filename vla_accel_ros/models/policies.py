@@ -105,8 +105,8 @@ class CapturablePolicy(FlowPolicy, Protocol):
     """
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the network's pixels float32, of a shape that follows from the number of images, from those of
-        `host_inputs`, uint8 [H, W, 3], on its device."""
+        """Return the network's pixels float32 from images of `host_inputs`, uint8 [H, W, 3], on its device.
+        Their shape follows from the number of images."""
         ...
 
 

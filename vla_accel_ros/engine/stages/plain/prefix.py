@@ -109,11 +109,6 @@ class PlainPrefix(PlainStage):
         captured."""
         return self._left[self.variant]
 
-    @property
-    def length(self) -> int:
-        """Number of tokens in their keys and values."""
-        return int(self.left[KV].k.shape[3]) if KV in self.left else 0
-
     def load(self, frame: PlainFrame) -> None:
         """Load a frame before its next batch. Does not block."""
         tokens = frame.tokens if self._reads_words else ()
@@ -129,8 +124,9 @@ class PlainPrefix(PlainStage):
 
     def store(self, frame: PlainFrame) -> None:
         """Take what its batch has left, which another frame's may overwrite."""
-        frame.stages, frame.length = frame.stages[1:], self.length
-        frame.between = {n: _copied(v) for n, v in self.left.items()} if frame.stages else {}
+        left, frame.stages = self.left, frame.stages[1:]
+        frame.length = int(left[KV].k.shape[3]) if KV in left else 0
+        frame.between = {n: _copied(value) for n, value in left.items()} if frame.stages else {}
 
     @property
     def _before(self) -> dict[str, Any]:
@@ -165,13 +161,8 @@ class Rooms:
     again."""
 
     def __init__(self, policy: CapturablePolicy, pool: KVPool, leaves: Mapping[str, Leaf]) -> None:
-        self._rooms = rooms_of(policy, pool, leaves)
+        self._rooms, self.names = rooms_of(policy, pool, leaves), leaves.keys()
         self._loaded: dict[str, Any] = {}
-
-    @property
-    def names(self) -> set[str]:
-        """Of the results."""
-        return {*self._rooms}
 
     def load(self, results: Mapping[str, Any]) -> None:
         """Copy results: objects of engine.kv.results, which each frame has of its own."""
