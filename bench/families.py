@@ -24,8 +24,9 @@ import torch
 from run import Bench, Given, Row, main
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.models.config import GemmaConfig, VisionConfig
-from vla_accel_ros.models.fastwam.config import FASTWAM, FastWAMConfig
+from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, VisionConfig
+from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
+from vla_accel_ros.models.fastwam.config import FASTWAM, ExpertConfig, FastWAMConfig
 from vla_accel_ros.models.fastwam.model import FastWAM
 from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
 from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
@@ -34,7 +35,7 @@ from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.groot.pixels import Geometry
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.units import Range, Units
-from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, MimicVideoConfig
+from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, DiTConfig, MimicVideoConfig
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
 from vla_accel_ros.models.openvla.policy import PixelNorm
@@ -64,7 +65,38 @@ KINDS: dict[str, Any] = {
 _VISION = VisionConfig(width=32, depth=2, mlp=64, heads=2, image_size=28, patch=14)
 _STACK = GemmaConfig(width=64, depth=2, mlp=128, heads=4, kv_heads=1, head_dim=16)
 TINY_PI_FAST = replace(PI0_FAST, vision=_VISION, prefix=_STACK, vocab=256, horizon=8, max_action_tokens=10)
-TINY: dict[str, Any] = {"xvla": TINY_XVLA, "pi0_fast": TINY_PI_FAST}
+T5 = T5Config(24, 2, 2, 8, 32, 300, 8, 20, True, 2, 1e-6)
+TINY: dict[str, Any] = {
+    "xvla": TINY_XVLA,
+    "pi0_fast": TINY_PI_FAST,
+    "openvla_oft": replace(
+        OPENVLA_OFT_LIBERO,
+        dino=VisionConfig(24, 4, 96, 2, 56, 14),
+        siglip=VisionConfig(20, 3, 74, 2, 56, 14),
+        prefix=LlamaConfig(20, 3, 44, 2, 2, 10),
+    ),
+    "fastwam": replace(
+        FASTWAM,
+        text=T5,
+        vae=VAEConfig(4, (1, 2, 4, 4), 1, (False, True, True), 2, (0.0,) * 48, (1.0,) * 48),
+        video=ExpertConfig(36, 64, 16),
+        action=ExpertConfig(16, 32, 16),
+        depth=3,
+        heads=2,
+        head_dim=18,
+        image_height=64,
+        image_width=96,
+    ),
+    "mimic_video": replace(
+        MIMIC_VIDEO,
+        text=replace(T5, gated=False, biases=1),
+        vae=(4, 4, 8, 8, 8),
+        vae_blocks=1,
+        video=DiTConfig(32, 3, 2, 16, 128, 24, 6),
+        decoder=DiTConfig(48, 2, 2, 24, 192, 32, 4),
+        settings=replace(MIMIC_VIDEO.settings, height=32, width=48, xattn_layer_idx=2, stop_after_step=1),
+    ),
+}
 STEPS = {"groot_n1_7": 4, "groot_n1_5": 4}
 """Of a chunk, where they are not ten."""
 CAMERAS = {"fastwam": 2, "mimic_video": 5}
@@ -164,7 +196,9 @@ def observed(policy: Policy, views: int, seed: int) -> Observation:
     rng = np.random.default_rng(seed)
     names = policy.config.image_names[:views]
     images = {name: rng.integers(0, 256, (480, 640, 3), dtype=np.uint8) for name in names}
-    state = rng.uniform(-1.0, 1.0, policy.joints).astype(np.float32)
+    fixed = isinstance(policy, (FastWAMPolicy, OpenVLAOFTPolicy))
+    size = policy.config.state_dim if fixed else policy.joints
+    state = rng.uniform(-1.0, 1.0, size).astype(np.float32)
     return Observation(images, state, " ".join([WORD] * 10), stamp_ns=0)
 
 
@@ -184,10 +218,11 @@ def timed(engine: Engine, frames: Sequence[Observation], runs: int) -> tuple[dic
 def error(engine: Engine, policy: Policy, config: Any, frame: Observation, given: Given) -> float:
     """Of the actions, against float32."""
     noise = np.random.default_rng(0).normal(size=(config.horizon, config.action_dim)).astype(np.float32)
+    begin: dict[str, Any] = {} if isinstance(policy, OpenVLAOFTPolicy) else {"noise": noise}
     exact = policy_of(config, given.device, torch.float32)
     plain = Engine(exact, steps=engine.config.steps)
     with engine.observe(frame) as prefix, plain.observe(frame) as exact_prefix:
-        ours, theirs = (e.act(p, noise=noise).actions for e, p in ((engine, prefix), (plain, exact_prefix)))
+        ours, theirs = (e.act(p, **begin).actions for e, p in ((engine, prefix), (plain, exact_prefix)))
     return round(float(np.abs(ours - theirs).max() / np.abs(theirs).max()), 5)
 
 

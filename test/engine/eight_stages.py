@@ -7,7 +7,7 @@ that are denoised before the prefix reads them, and a coarse chunk of one forwar
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
-from vla_accel_ros.models.policy import Policy, PolicyInputs, Upload
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.policy import HostInputs, Policy
 from vla_accel_ros.types import Observation
 
 TIMES = 3
@@ -52,12 +53,11 @@ class EightStages(Policy):
                 MicroRequest("decode", ("kv", "hidden"), (Leaf("answer"),), kept="step"),
             ),
             inputs=(Leaf("arm", (1,)),),
+            capturable=True,
         )
 
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        given = super().inputs(observation, upload)
-        arm = torch.full((1,), float(self.arm), device=self.device)
-        return PolicyInputs(given.images, given.image_names, given.tokens, given.state, {"arm": arm})
+    def host_inputs(self, observation: Observation) -> HostInputs:
+        return replace(super().host_inputs(observation), more={"arm": torch.tensor([float(self.arm)])})
 
     def text_encode(self, words: Tensor) -> dict[str, Tensor]:
         self.runs["text_encode"] += 1
@@ -97,6 +97,12 @@ class EightStages(Policy):
         return self.model.velocity(x, t, None, kv) + (x - coarse)
 
 
+class Unknown(Pi):
+    """A network that the engine has no kernels for."""
+
+
 def make_eight(**changes: Any) -> EightStages:
     """Its prompt has no state, so that an instruction has the same words in every frame."""
-    return EightStages(**{**vars(make_policy("pi05")), "prompt_state": "none", **changes})
+    policy = make_policy("pi05")
+    policy.model.__class__ = Unknown
+    return EightStages(**{**vars(policy), "prompt_state": "none", **changes})

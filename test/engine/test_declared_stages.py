@@ -1,10 +1,13 @@
-"""A family that declares all eight micro-requests runs in the engine, which knows none of its names."""
+"""A family that declares all eight micro-requests runs in the engine, which knows none of its names: in plain
+torch, and by captured functions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import torch
 from builders import CAMERAS, make_embodiment, make_observation
 from eight_stages import TIMES, EightStages, make_eight
 from frame_stream import FrameStream
+from recorded_graphs import recorded_graphs
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Act, Observe, Request
@@ -24,12 +28,20 @@ from vla_accel_ros.types import Chunk, Observation
 
 STEPS = 4
 OTHER = "put the green block on the pad"
+Make = Callable[..., Engine]
 
 
 @pytest.fixture
 def policy() -> Iterator[EightStages]:
     with torch.inference_mode():
         yield make_eight()
+
+
+@pytest.fixture(params=["plain", "captured", "recorded"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """recorded: with graphs on a CPU."""
+    with recorded_graphs() if request.param == "recorded" else nullcontext():
+        yield partial(Engine, fast=request.param != "plain")
 
 
 def frame_of(policy: EightStages, observation: Observation) -> dict[str, Any]:
@@ -62,8 +74,8 @@ def text_of(policy: EightStages, frame: dict[str, Any], count: int) -> list[int]
     return tokens[: tokens.index(eos)] if eos in tokens else tokens
 
 
-def test_a_chunk_is_what_the_micro_requests_give_one_after_another(policy: EightStages) -> None:
-    engine = Engine(policy, steps=STEPS)
+def test_a_chunk_is_what_the_micro_requests_give_one_after_another(policy: EightStages, make: Make) -> None:
+    engine = make(policy, steps=STEPS)
     for seed, cameras in ((0, CAMERAS), (1, CAMERAS[:1])):
         observation = make_observation(seed, cameras)
         state = observation.state + 0.1
@@ -76,9 +88,10 @@ def test_a_chunk_is_what_the_micro_requests_give_one_after_another(policy: Eight
         assert not np.array_equal(chunks[0].actions, chunks[1].actions)
 
 
-def test_each_is_computed_as_often_as_it_says(policy: EightStages) -> None:
+@pytest.mark.parametrize("make", ["plain", "captured"], indirect=True)
+def test_each_is_computed_as_often_as_it_says(policy: EightStages, make: Make) -> None:
     """Text once an instruction, a frame's once a frame, the coarse chunk once a chunk."""
-    engine = Engine(policy, steps=STEPS, slots=2)
+    engine = make(policy, steps=STEPS, slots=2)
     for seed in range(4):
         with engine.observe(make_observation(seed, instruction=OTHER if seed == 2 else "reach")) as prefix:
             engine.act(prefix)
@@ -94,9 +107,9 @@ def test_each_is_computed_as_often_as_it_says(policy: EightStages) -> None:
     )
 
 
-def test_others_run_between_two_steps_of_a_video(policy: EightStages) -> None:
+def test_others_run_between_two_steps_of_a_video(policy: EightStages, make: Make) -> None:
     robots = {name: Embodiment(policy, 0.02) for name in "ab"}
-    engine = Engine(policy, steps=STEPS, robots=robots, scheduling="staggered", staggered=2)
+    engine = make(policy, steps=STEPS, robots=robots, scheduling="staggered", staggered=2)
     ran: list[tuple[str, str]] = []
     run = engine.runner.run
 
@@ -125,8 +138,24 @@ def test_others_run_between_two_steps_of_a_video(policy: EightStages) -> None:
     frame.result.release()
 
 
-def test_a_frame_that_is_dropped_halfway_frees_its_slot(policy: EightStages) -> None:
-    engine = Engine(policy, steps=STEPS)
+def test_frames_in_progress_at_once_do_not_mix(policy: EightStages, make: Make) -> None:
+    engine = make(policy, steps=STEPS)
+    observations = make_observation(0), make_observation(1, CAMERAS, OTHER)
+    prefill: Any = engine.runner.prefill
+    with engine.runner.pool.holding(2) as slots:
+        frames = [prefill.begin(o, policy, slot) for o, slot in zip(observations, slots, strict=True)]
+        while frames[0].stage:
+            for frame in frames:
+                prefill.advance(frame)
+        for observation, slot in zip(observations, slots, strict=True):
+            results, expected = prefill.results.of(slot), frame_of(policy, observation)
+            assert torch.equal(results["video"], expected["video"])
+            assert torch.equal(results["kv"].v, expected["kv"].v)
+            assert torch.equal(results["text"], expected["text"])
+
+
+def test_a_frame_that_is_dropped_halfway_frees_its_slot(policy: EightStages, make: Make) -> None:
+    engine = make(policy, steps=STEPS)
     frame = engine.scheduler.submit(Request(Observe(make_observation())))
     engine.scheduler.step()
     assert engine.runner.pool.free == engine.runner.pool.slots - 1
@@ -135,9 +164,11 @@ def test_a_frame_that_is_dropped_halfway_frees_its_slot(policy: EightStages) -> 
     assert engine.runner.pool.free == engine.runner.pool.slots
 
 
-def test_text_is_that_of_the_prefix_and_other_words_see_the_same_frame_and_video(policy: EightStages) -> None:
+def test_text_is_that_of_the_prefix_and_other_words_see_the_same_frame_and_video(
+    policy: EightStages, make: Make
+) -> None:
     """Of other words only what reads them is computed again."""
-    engine = Engine(policy, steps=STEPS, slots=6)
+    engine = make(policy, steps=STEPS, slots=6)
     observation = make_observation(3)
     with engine.observe(observation) as prefix:
         before = Counter(policy.runs)
@@ -155,9 +186,9 @@ def test_text_is_that_of_the_prefix_and_other_words_see_the_same_frame_and_video
 
 @pytest.mark.parametrize("options", [{}, {"staggered": STEPS}])
 def test_a_stream_acts_on_each_frame_and_again_on_newer_joints(
-    policy: EightStages, options: dict[str, Any]
+    policy: EightStages, make: Make, options: dict[str, Any]
 ) -> None:
-    engine = Engine(policy, steps=STEPS, slots=8, **options)
+    engine = make(policy, steps=STEPS, slots=8, **options)
     stream = FrameStream(engine)
     observations = [make_observation(seed, stamp_ns=1000 + seed) for seed in range(3)]
     for brought, observation in zip(stream.frames(observations), observations, strict=True):
@@ -173,11 +204,13 @@ def test_a_stream_acts_on_each_frame_and_again_on_newer_joints(
 
 
 @pytest.mark.parametrize("scheduling", ["staggered", "throughput", "batches"])
-def test_robots_with_their_own_arms_share_micro_batches(policy: EightStages, scheduling: str) -> None:
+def test_robots_with_their_own_arms_share_micro_batches(
+    policy: EightStages, make: Make, scheduling: str
+) -> None:
     """In each batch of steps there are several robots, and each gets what it would get alone."""
     arms = {"a": policy, "b": replace(policy, arm=7), "c": make_embodiment(policy, 4).policy}
     robots = {name: Embodiment(arm, 0.02) for name, arm in arms.items()}
-    engine = Engine(policy, steps=STEPS, staggered=3, scheduling=scheduling, robots=robots)
+    engine = make(policy, steps=STEPS, staggered=3, scheduling=scheduling, robots=robots)
     observations = {
         name: replace(make_observation(number), robot=name, instruction=OTHER if name == "b" else "reach")
         for number, name in enumerate(arms)
@@ -202,10 +235,10 @@ def test_robots_with_their_own_arms_share_micro_batches(policy: EightStages, sch
         prefix.release()
 
 
-def test_a_chunk_is_computed_again_to_the_bit_by_another_engine(policy: EightStages) -> None:
+def test_a_chunk_is_computed_again_to_the_bit_by_another_engine(policy: EightStages, make: Make) -> None:
     chunks = []
     for _ in range(2):
-        engine = Engine(policy, steps=STEPS, staggered=2)
+        engine = make(policy, steps=STEPS, staggered=2)
         for seed in range(3):
             with engine.observe(make_observation(seed)) as prefix:
                 chunks.append(engine.act(prefix, noise=5 + seed))

@@ -179,7 +179,7 @@ class AtOnce(Recomputing):
     def chain(self) -> Chain:
         *of_frame, _ = super().chain.micro_requests
         forward = MicroRequest("forward", ("rows", "state"), (Leaf("actions"),), kept="chunk")
-        return Chain((*of_frame, forward), inputs=super().chain.inputs)
+        return Chain((*of_frame, forward), inputs=super().chain.inputs, capturable=True)
 
     def forward(self, rows: Tensor, state: Tensor) -> dict[str, Tensor]:
         shape = self.config.horizon, self.config.action_dim
@@ -190,7 +190,7 @@ def make_at_once() -> AtOnce:
     return AtOnce(**vars(make_recomputing()))
 
 
-@pytest.mark.parametrize("options", [{}, {"scheduling": "batches"}, {"lanes": "two"}])
+@pytest.mark.parametrize("options", [{}, {"scheduling": "batches"}, {"lanes": "two"}, {"fast": True}])
 def test_a_family_that_acts_in_one_forward(options: dict[str, Any]) -> None:
     policy = make_at_once()
     engine = Engine(policy, **options)
@@ -216,7 +216,7 @@ def test_what_only_steps_take_is_refused(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("staggered", 2), ("solver", "ab2"), ("token_mode", "pipelined"), ("fast", True)]
+    ("name", "value"), [("staggered", 2), ("solver", "ab2"), ("token_mode", "pipelined")]
 )
 def test_options_of_other_kinds_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):

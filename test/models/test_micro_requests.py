@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import make_config, make_policy
 
-from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
+from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest, micro_batches
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
 from vla_accel_ros.models.policies import computed
 from vla_accel_ros.models.smolvla.config import SMOLVLA
@@ -64,10 +64,10 @@ def test_a_chain_that_cannot_be_computed_is_refused(
 
 
 def test_what_cannot_be_captured_is_refused() -> None:
-    text = MicroRequest("text_encode", ("words",), (Leaf("text"),), kept="instruction")
+    tokens = MicroRequest("decode", ("rows",), (Leaf("actions"),), kept="step")
     assert Chain((ENCODE, PREFILL, DENOISE), capturable=True).capturable
-    with pytest.raises(ValueError, match=r"text_encode.*capturable"):
-        Chain((text, ENCODE, PREFILL, DENOISE), capturable=True)
+    with pytest.raises(ValueError, match=r"capturable.*decode"):
+        Chain((ENCODE, PREFILL, tokens), capturable=True)
 
 
 def test_a_result_that_is_not_declared_is_refused() -> None:
@@ -76,3 +76,19 @@ def test_a_result_that_is_not_declared_is_refused() -> None:
     pixels = policy.model.embed_table.new_zeros(1, 3, 28, 28)
     with pytest.raises(RuntimeError, match=r"pi05.*seen.*features"):
         computed(policy, micro, {"pixels": pixels})
+
+
+def test_each_time_of_a_video_is_a_micro_batch_and_an_instructions_text_is_in_none() -> None:
+    text = MicroRequest("text_encode", ("words",), (Leaf("text"),), kept="instruction")
+    latents = MicroRequest("vae_encode", ("pixels",), (Leaf("latents"),))
+    video = MicroRequest("video_denoise", ("latents", "index"), (Leaf("video"),), times=2)
+    batches = [
+        [(micro.stage, index) for micro, index in batch]
+        for batch in micro_batches((text, ENCODE, latents, video, PREFILL))
+    ]
+    assert batches == [
+        [("encode", 0), ("vae_encode", 0)],
+        [("video_denoise", 0)],
+        [("video_denoise", 1)],
+        [("prefill", 0)],
+    ]

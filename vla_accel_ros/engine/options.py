@@ -24,7 +24,7 @@ from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.few_bits import given_as
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
-from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE, TEXT_ENCODE
+from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi_fast.model import PiFast
@@ -68,7 +68,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             "another engine; take keep_exact false and that precision, or load it again."
         )
     offload.check(offload_share(config.offload), config.fast, device)
-    if config.offload == TEXT and not any(micro.stage == TEXT_ENCODE for micro in policy.chain.of_frame):
+    if config.offload == TEXT and not hasattr(policy.model, "text_encoder"):
         raise ValueError(
             f"offload is {TEXT}, but a {kind} policy has no text encoder of its own; use {RESIDENT}."
         )
@@ -103,7 +103,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
                 f"precision is {config.precision}, but the fast stages of a {kind} policy are its plain "
                 f"functions, which have the weights as they are; use {EXACT}."
             )
-        if config.offload != RESIDENT:
+        if config.offload not in (RESIDENT, TEXT):
             raise ValueError(
                 f"offload is {config.offload}, but the fast stages of a {kind} policy are its plain "
                 f"functions, whose weights stay where they are; use {RESIDENT}."

@@ -19,12 +19,12 @@ them, keeps what they leave and lets the scheduler run others in between. It kno
                                        `logits` (models.text.decoding.Continues)
 
 One of denoise, forward and decode leaves "actions". What is kept with a frame is declared with its largest
-shape, because memory is allocated once. Not captured yet: what is kept per instruction or chunk, and `times`.
+shape, because memory is allocated once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,7 +77,7 @@ class MicroRequest:
 class Chain:
     """The micro-requests of a family, in order of computation. inputs: further ones that `policy.inputs` adds
     to PolicyInputs.more, such as the number of an embodiment. causal: whether no token of a prefix sees a
-    later one. capturable: see models.policies.CapturablePolicy.
+    later one. capturable: see models.policies.CapturablePolicy. least_images: fewest images of a frame.
 
     Raises ValueError in one sentence for a chain that cannot be computed.
     """
@@ -86,6 +86,7 @@ class Chain:
     inputs: tuple[Leaf, ...] = ()
     causal: bool = False
     capturable: bool = False
+    least_images: int = 1
 
     def __post_init__(self) -> None:
         known = {PIXELS: FRAME, WORDS: INSTRUCTION, STATE: FRAME} | {i.name: FRAME for i in self.inputs}
@@ -109,11 +110,8 @@ class Chain:
         acting = [micro.stage for micro in self.micro_requests if _leaves(micro, ACTIONS)]
         if len(acting) != 1 or acting[0] not in ACTING:
             raise ValueError(f"'{ACTIONS}' are left by {acting or 'none'}; exactly one of {ACTING} must.")
-        eager = [m.stage for m in self.micro_requests if m.kept == INSTRUCTION or m.times > 1]
-        if self.capturable and (eager or self.of_chunk or self.acts != DENOISE):
-            raise ValueError(
-                f"the chain {stages} says capturable, but only {DENOISE} and what a frame computes once are."
-            )
+        if self.capturable and self.acts == DECODE:
+            raise ValueError(f"the chain {stages} says capturable, but actions of {DECODE} are not.")
 
     @cached_property
     def acting(self) -> MicroRequest:
@@ -182,6 +180,18 @@ class Chain:
 
     def _is_before(self, micro: MicroRequest, kept: tuple[str, ...]) -> bool:
         return micro.kept in kept and micro is not self.acting and micro.stage != DECODE
+
+
+def micro_batches(micro_requests: Iterable[MicroRequest]) -> list[list[tuple[MicroRequest, int]]]:
+    """A frame's micro-requests in micro-batches, each with its index: what is computed several times is alone
+    each time, those in between go together. Without what is kept for an instruction."""
+    batches = list[list[tuple[MicroRequest, int]]]()
+    for micro in micro_requests:
+        for index in range(micro.times) if micro.kept != INSTRUCTION else ():
+            if micro.times > 1 or not batches or batches[-1][0][0].times > 1:
+                batches.append([])
+            batches[-1].append((micro, index))
+    return batches
 
 
 def _given(micro: MicroRequest) -> set[str]:

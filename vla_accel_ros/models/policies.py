@@ -96,16 +96,17 @@ class FlowPolicy(AnyPolicy, Protocol):
 
 
 class CapturablePolicy(FlowPolicy, Protocol):
-    """A flow policy whose plain functions can be captured in CUDA graphs as they are.
+    """A policy whose plain functions can be captured in CUDA graphs as they are.
 
     Its chain says `capturable`: `resized` and the methods of its micro-requests create every tensor on the
-    device, copy nothing from the host and never synchronise. What they launch must depend on shapes alone,
-    not on values. Other policies run eagerly.
+    device, copy nothing from the host after their first call and never synchronise, unless their result is
+    kept for an instruction. What they launch must depend on shapes alone, not on values. Other policies run
+    eagerly.
     """
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the network's pixels float32 [V, C, S, S] from images uint8 [H, W, 3] of any sizes on its
-        device."""
+        """Return the network's pixels float32 from images of `host_inputs`, uint8 [H, W, 3], on its device.
+        Their shape follows from the number of images."""
         ...
 
 

@@ -366,7 +366,7 @@ def test_a_goal_sets_what_a_family_without_a_stack_has(recording: MimicVideoOrac
     assert np.abs(actions - recording.arrays["stop0.actions"][0].numpy()).max() < 1e-5
 
 
-@pytest.mark.parametrize("option", [{"text_groups": 2}, {"fast": True}, {"prefill_groups": 2}])
+@pytest.mark.parametrize("option", [{"text_groups": 2}, {"prefill_groups": 2}])
 def test_options_that_it_has_not_are_refused(recording: MimicVideoOracle, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(option))):
         Engine(recording.policy, **option)

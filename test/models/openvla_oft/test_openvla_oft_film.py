@@ -197,10 +197,11 @@ def aloha_observation(instruction: str = TASK) -> Observation:
     return Observation(images, random.uniform(-3.0, 0.5, JOINTS).astype(np.float32), instruction, 1)
 
 
-def test_film_chunk_of_aloha_is_in_units_between_the_least_and_the_greatest(folder: Path) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_film_chunk_of_aloha_is_in_units_between_the_least_and_the_greatest(folder: Path, fast: bool) -> None:
     policy = load_policy(folder)
     assert isinstance(policy, OpenVLAOFTPolicy)
-    engine, observation = Engine(policy), aloha_observation()
+    engine, observation = Engine(policy, fast=fast), aloha_observation()
     with engine.observe(observation) as prefix:
         chunk = engine.act(prefix).actions
     with torch.inference_mode():
@@ -214,12 +215,13 @@ def test_film_chunk_of_aloha_is_in_units_between_the_least_and_the_greatest(fold
     np.testing.assert_allclose(chunk, 0.5 * (raw + 1.0) * span + low, rtol=0, atol=5e-6)
 
 
+@pytest.mark.parametrize("fast", [False, True])
 def test_film_depends_on_the_instruction_and_is_computed_once_for_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     policy = load_policy(folder)
     assert isinstance(policy, OpenVLAOFTPolicy)
-    engine, computed, chunks = Engine(policy), list[int](), []
+    engine, computed, chunks = Engine(policy, fast=fast), list[int](), []
     film = policy.model.film
 
     def counted(words: Tensor) -> list[Tensor]:

@@ -216,7 +216,9 @@ class FlowActor:
         for request in seated:
             if not request.progress.seated:
                 with failing_alone(request):
-                    results = self._kept(request.frame, request.progress, self._seats.steps)
+                    results = self._prefill.kept(request.frame)
+                    if self._stages is None:
+                        results = self._kept(request.frame, request.progress, self._seats.steps)
                     self._take(request.progress, self._seats, results)
         seated = [request for request in seated if request.error is None]
         finished: list[Request] = []

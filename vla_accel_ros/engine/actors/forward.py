@@ -16,6 +16,9 @@ from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
+from vla_accel_ros.engine.stages.plain.stages import PlainStages
+from vla_accel_ros.engine.stages.stages import Stages
+from vla_accel_ros.models.flow.sampling import Pending
 from vla_accel_ros.models.micro_requests import ACTIONS, FORWARD, STATE
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy, computed
 from vla_accel_ros.types import Chunk
@@ -23,10 +26,17 @@ from vla_accel_ros.types import Chunk
 
 class ForwardActor:
     """Computes the action requests of one engine, a chunk each. The robot's own part comes from its prefix's
-    embodiment."""
+    embodiment. stages: compute chunks instead of the plain network."""
 
-    def __init__(self, policy: AnyPolicy, config: EngineConfig, prefill: Prefill) -> None:
+    def __init__(
+        self,
+        policy: AnyPolicy,
+        config: EngineConfig,
+        prefill: Prefill,
+        stages: Stages | PlainStages | None = None,
+    ) -> None:
         self._chain, self._device, self._prefill = policy.chain, policy.device, prefill
+        self._stages = stages if isinstance(stages, PlainStages) else None
         self.horizon = int(policy.config.horizon)
 
     def first_stage(self, request: Request) -> str:
@@ -35,7 +45,7 @@ class ForwardActor:
         return FORWARD
 
     def prepare(self) -> None:
-        """Does nothing: no stage is captured."""
+        """Does nothing: `PlainStages.build` captures the forward."""
 
     def room(self, request: Request) -> bool:
         """Always True."""
@@ -50,7 +60,7 @@ class ForwardActor:
     @torch.inference_mode()
     def run(self, batch: MicroBatch) -> Callable[[], None] | None:
         """Compute every chunk; see the scheduler's Runner."""
-        raws = list[tuple[Request, torch.Tensor]]()
+        raws = list[tuple[Request, torch.Tensor | Pending]]()
         for request in batch.requests:
             with failing_alone(request):
                 raws.append((request, self._raw(request, request.frame)))
@@ -68,18 +78,22 @@ class ForwardActor:
     def idle(self) -> None:
         """Does nothing: nothing can be prepared."""
 
-    def _raw(self, request: Request, prefix: Prefix) -> torch.Tensor:
+    def _raw(self, request: Request, prefix: Prefix) -> torch.Tensor | Pending:
         """float32 [H, A], normalised, on the device or on its way to the host."""
-        policy, values = cast(FlowPolicy, prefix.embodiment.policy), {**self._prefill.kept(prefix)}
+        policy, state = cast(FlowPolicy, prefix.embodiment.policy), None
         if self._chain.takes_state:
-            origin = prefix.state if request.act.state is None else request.act.state
-            values[STATE] = policy.normalized_state(origin).to(self._device)
+            state = policy.normalized_state(prefix.state if request.act.state is None else request.act.state)
+        if self._stages is not None:
+            return self._stages.forward(state, prefix.slot)
+        values = {**self._prefill.kept(prefix), STATE: None if state is None else state.to(self._device)}
         for micro in (*self._chain.of_chunk, self._chain.acting):
             values |= computed(policy, micro, values)
         raw: torch.Tensor = values[ACTIONS]
         return raw.float().to("cpu", non_blocking=True) if raw.is_cuda else raw
 
-    def _finish(self, made: list[tuple[Request, torch.Tensor]], over: torch.cuda.Event | None = None) -> None:
+    def _finish(
+        self, made: list[tuple[Request, torch.Tensor | Pending]], over: torch.cuda.Event | None = None
+    ) -> None:
         """Set the results. over: recorded behind them on the device."""
         if over is not None:
             over.synchronize()
@@ -88,6 +102,8 @@ class ForwardActor:
                 continue
             with failing_alone(request):
                 prefix, state = request.frame, request.act.state
+                if isinstance(raw, Pending):
+                    raw = torch.from_numpy(raw.wait().actions[0])
                 chunk = Chunk(
                     actions=prefix.embodiment.policy.actions(raw, prefix.state if state is None else state),
                     stamp_ns=prefix.stamp_ns,

@@ -16,18 +16,25 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool, check_bytes
+from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.models.layers import gemma
 from vla_accel_ros.models.micro_requests import INSTRUCTION, KV, WORDS, Leaf
-from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.policies import AnyPolicy, computed
+
+INSTRUCTIONS = 16
+"""Instructions whose results are kept besides those of the frames in slots."""
 
 
 class Results:
-    """The results of the frames in a pool's slots, by name; see models.micro_requests.Chain.kept. Raises
-    ValueError if they do not fit into the device's free memory."""
+    """The results of the frames in a pool's slots, by name; see models.micro_requests.Chain.kept. worded:
+    what is computed once an instruction. Raises ValueError if they do not fit into the device's free
+    memory."""
 
     def __init__(self, policy: AnyPolicy, pool: KVPool) -> None:
         chain, self._pool = policy.chain, pool
-        shared = {leaf.name for micro in chain.of_frame if micro.kept == INSTRUCTION for leaf in micro.leaves}
+        self.worded = [micro for micro in chain.of_frame if micro.kept == INSTRUCTION]
+        self._recent = Recent[tuple[int, ...], Mapping[str, Any]](INSTRUCTIONS)
+        shared = {leaf.name for micro in self.worded for leaf in micro.leaves}
         self._names = chain.kept.keys()
         self._rooms: dict[str, Tensor] = {}
         for name, leaf in chain.kept.items():
@@ -42,6 +49,22 @@ class Results:
     def of(self, slot: int) -> Mapping[str, Any]:
         """The results of the frame in a slot, as they were left."""
         return self._of[slot]
+
+    def of_words(self, policy: AnyPolicy, words: Tensor) -> Mapping[str, Any]:
+        """What is kept for an instruction, of its ids int64 [t]: the same objects for the same words."""
+        if not self.worded:
+            return {}
+        ids = tuple(words.tolist())
+        results = self._recent.get(ids)
+        return self._recent.put(ids, self.compute(policy, words)) if results is None else results
+
+    def compute(self, policy: AnyPolicy, words: Tensor) -> Mapping[str, Any]:
+        """The same, computed now and not held."""
+        given: dict[str, Any] = {WORDS: words.to(policy.device)}
+        for micro in self.worded:
+            given |= computed(policy, micro, given)
+        del given[WORDS]
+        return given
 
     def put(self, slot: int, made: Mapping[str, Any]) -> None:
         """Keep what is to be kept of the results of a frame. Raises RuntimeError if one is larger than

@@ -14,10 +14,14 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.runner.frames import Extent, Prefill, worded_policy
+from vla_accel_ros.engine.kv.results import INSTRUCTIONS
+from vla_accel_ros.engine.request import Request
+from vla_accel_ros.engine.runner.frames import Extent, Part, Prefill, worded_policy
 from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
+from vla_accel_ros.engine.stages.plain.prefix import PlainFrame
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame
+from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.micro_requests import KV
 from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy
@@ -102,9 +106,19 @@ class CapturedPlainPrefill(PlainPrefill):
     def __init__(self, policy: CapturablePolicy, pool: KVPool, stages: PlainStages) -> None:
         super().__init__(policy, pool, results=stages.results)
         self._stages = stages
+        self._instructions = Recent[str, bool](INSTRUCTIONS)
 
-    def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
+    def captured(self, request: Request) -> bool:
+        observation = request.observation
+        return not self.results.worded or (
+            observation is not None and observation.instruction in self._instructions
+        )
+
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Part:
         inputs = policy.host_inputs(observation)
+        self._instructions.put(observation.instruction, True)
         state = cast(FlowPolicy, policy).normalized_state(observation.state)
-        n_tokens = self._stages.observe(inputs, state, slot, observation.check_intact)
-        return Extent(n_tokens, n_tokens - len(inputs.tokens))
+        return self._stages.begin(inputs, state, slot, observation.check_intact)
+
+    def advance(self, frame: PlainFrame) -> None:
+        self._stages.resume(frame)

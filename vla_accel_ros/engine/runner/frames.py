@@ -84,6 +84,10 @@ class Prefill(ABC):
         """Like `observe`, for several observations with the same number of images in one forward."""
         raise NotImplementedError
 
+    def captured(self, request: Request) -> bool:
+        """Whether captured stages compute all of an OBSERVE request."""
+        return True
+
     def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Part:
         """Compute the first part of a frame. The images are needed until `launched`'s function has returned,
         which raises Torn, or the frame is advanced or dropped.

@@ -8,7 +8,7 @@ everything before and after goes in one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -21,33 +21,29 @@ from vla_accel_ros.engine.current_stream import current_stream
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.kv.results import Results
-from vla_accel_ros.engine.runner.frames import Extent, Prefill, Preprocess, worded_policy
-from vla_accel_ros.engine.stages.stage import Recent
+from vla_accel_ros.engine.runner.frames import Extent, Part, Prefill, Preprocess, worded_policy
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward, Segment
-from vla_accel_ros.models.micro_requests import INDEX, INSTRUCTION, KV, STATE, WORDS, MicroRequest
+from vla_accel_ros.models.micro_requests import INDEX, KV, STATE, WORDS, MicroRequest, micro_batches
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy, computed
 from vla_accel_ros.types import Observation
-
-INSTRUCTIONS = 16
-"""Instructions whose results are kept besides those of the frames in slots."""
 
 
 @dataclass(eq=False)
 class PlainFrame:
-    """A frame in progress. slot: of its results; given: inputs and results so far; left: micro-requests to
-    compute, and which time of each."""
+    """A frame in progress. slot: of its results; given: inputs and results so far; left: micro-batches to
+    compute, see micro_requests.micro_batches."""
 
     slot: int
     policy: AnyPolicy
     given: dict[str, Any]
-    left: deque[tuple[MicroRequest, int]]
+    left: deque[Sequence[tuple[MicroRequest, int]]]
     length: int = field(default=0, init=False)
 
     @property
     def stage(self) -> str:
         """The next one; empty once all are computed."""
-        return self.left[0][0].stage if self.left else ""
+        return self.left[0][0][0].stage if self.left else ""
 
     @property
     def images(self) -> int:
@@ -73,17 +69,16 @@ class PlainPrefill(Prefill):
         self._chain, self._pool, self._preprocess = policy.chain, pool, Preprocess(policy)
         self.results = results or Results(policy, pool)
         self.in_parts = any(micro.times > 1 for micro in self._chain.of_frame)
-        self._of_words = Recent[tuple[int, ...], Mapping[str, Any]](INSTRUCTIONS)
         if self._chain.causal:
             self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
-        frame = self._frame(observation, policy, slot)
-        while frame.left:
-            self._next(frame)
+        frame = self.begin(observation, policy, slot)
+        while frame.stage:
+            self.advance(frame)
         return Extent(frame.length, frame.images)
 
-    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> PlainFrame:
+    def begin(self, observation: Observation, policy: AnyPolicy, slot: int) -> Part:
         frame = self._frame(observation, policy, slot)
         self._next(frame)
         return frame
@@ -113,7 +108,9 @@ class PlainPrefill(Prefill):
             return int(self.results.of(slot)[KV].k.shape[3])
         if any(STATE in micro.reads for micro in self._chain.of_words):
             given[STATE] = cast(FlowPolicy, policy).normalized_state(frame.state).to(policy.device)
-        new = PlainFrame(slot, policy, given, _times(self._chain.of_words))
+        given |= self.results.of_words(policy, words)
+        new = PlainFrame(slot, policy, given, deque(micro_batches(self._chain.of_words)))
+        self._next(new)
         while new.left:
             self._next(new)
         return new.length
@@ -123,26 +120,17 @@ class PlainPrefill(Prefill):
 
     def _frame(self, observation: Observation, policy: AnyPolicy, slot: int) -> PlainFrame:
         inputs = self._preprocess(observation, policy)
-        return PlainFrame(slot, policy, inputs.named, _times(self._chain.of_frame))
+        given = {**inputs.named, **self.results.of_words(policy, inputs.tokens)}
+        return PlainFrame(slot, policy, given, deque(micro_batches(self._chain.of_frame)))
 
     def _next(self, frame: PlainFrame) -> None:
-        """Compute what goes in one micro-batch; after the last, keep the results."""
-        alone = False
-        while frame.left and not alone:
-            micro, frame.given[INDEX] = frame.left.popleft()
-            frame.given |= self._made(frame.policy, micro, frame.given)
-            alone = micro.times > 1 or (bool(frame.left) and frame.left[0][0].times > 1)
+        """Compute a micro-batch; after the last, keep the results."""
+        for micro, index in frame.left.popleft() if frame.left else ():
+            frame.given |= computed(frame.policy, micro, {**frame.given, INDEX: index})
         if not frame.left:
             self.results.put(frame.slot, frame.given)
             kv = frame.given.get(KV)
             frame.length = 0 if kv is None else int(kv.k.shape[3])
-
-    def _made(self, policy: AnyPolicy, micro: MicroRequest, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        if micro.kept != INSTRUCTION:
-            return computed(policy, micro, given)
-        key = micro.stage, *given[WORDS].tolist()
-        cached = self._of_words.get(key)
-        return self._of_words.put(key, computed(policy, micro, given)) if cached is None else cached
 
     def _rest(
         self, policy: Any, kept: Mapping[str, Any], words: Tensor, slot: int, alike: int
@@ -156,7 +144,3 @@ class PlainPrefill(Prefill):
         out = self._pool.span(slot, shared, n_tokens)
         (hidden,) = self._forward([Segment(embeddings[:, shared:], past, causal=True, out=out)])
         return {KV: self._pool.view(slot, n_tokens), "hidden": hidden[0, -1]}
-
-
-def _times(micro_requests: tuple[MicroRequest, ...]) -> deque[tuple[MicroRequest, int]]:
-    return deque((micro, time) for micro in micro_requests for time in range(micro.times))

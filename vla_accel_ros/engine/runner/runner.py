@@ -122,7 +122,7 @@ class ModelRunner:
             if chain.acts == DENOISE:
                 self.actor = FlowActor(policy, config, self.pool, self.time_rule, self.prefill, self.stages)
             elif chain.acts == FORWARD:
-                self.actor = ForwardActor(policy, config, self.prefill)
+                self.actor = ForwardActor(policy, config, self.prefill, self.stages)
             else:
                 # An action keeps its frame's slot while its robot's next ones are computed.
                 overlaps = config.token_mode != SEQUENTIAL or config.lanes != ONE
@@ -147,7 +147,7 @@ class ModelRunner:
             return PlainPrefill(policy, self.pool)
         if not kernels:
             plain = cast(CapturablePolicy, policy)
-            self.stages = PlainStages(plain, self.pool, self.time_rule, config.solver)
+            self.stages = PlainStages(plain, self.pool, self.time_rule, config.solver, config.staggered)
             return CapturedPlainPrefill(plain, self.pool, self.stages)
         self.stages = stages = Stages(
             policy.model,
@@ -206,7 +206,7 @@ class ModelRunner:
         if last.kind == ASK:
             return self.packed_forward is not None
         if last.want == OBSERVE:  # copying pixels would hold up the steps of another lane
-            return not self._apart
+            return not self._apart and self.prefill.captured(last)
         return not any(request.act.exact for request in batch.requests)
 
     def first_stage(self, request: Request) -> str:

@@ -112,7 +112,9 @@ class FastWAMConfig(Sizes):
                 MicroRequest("vae_encode", ("pixels",), (latents,)),
                 MicroRequest("prefill", read, frame),
                 MicroRequest("denoise", steps, (Leaf("actions"),), kept="step"),
-            )
+            ),
+            capturable=True,
+            least_images=len(self.image_names),
         )
 
     @property

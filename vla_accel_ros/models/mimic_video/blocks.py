@@ -8,6 +8,7 @@ are normalised per head, norms of rows have no weights. Parameter names are the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -67,9 +68,15 @@ def _beside_empty(q: Tensor, k: Tensor, v: Tensor, empty: int) -> Tensor:
     them."""
     wide = at_least_float32(q.dtype)
     scores = q.to(wide) @ k.to(wide).mT * q.shape[-1] ** -0.5
-    empties = torch.tensor(float(empty)).log().to(scores).expand(*scores.shape[:-1], 1)
+    empties = scores.new_full((*scores.shape[:-1], 1), _log(empty))
     weights = torch.cat((scores, empties), dim=-1).softmax(dim=-1)[..., :-1]
     return (weights @ v.to(wide)).to(q.dtype)
+
+
+@cache
+def _log(count: int) -> float:
+    """In float32."""
+    return torch.tensor(float(count), device="cpu").log().item()
 
 
 def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:

@@ -161,7 +161,8 @@ class MimicVideoConfig(Sizes):
                 ),
                 MicroRequest("prefill", ("features",), (Leaf("context"),), kept=CHUNK),
                 MicroRequest("denoise", ("x", "t", "state", "context"), (Leaf("actions"),), kept=STEP),
-            )
+            ),
+            capturable=True,
         )
 
     @property

@@ -9,6 +9,7 @@ authors'. Latents are normalised by Wan2.1's constants.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -117,6 +118,10 @@ class VAE(nn.Module):
         video = frames.to(self.conv1.weight.dtype).transpose(0, 1)[None]
         for part in self.encoder.values():
             video = part(video)
-        mean = self.conv1(video)[0, :CHANNELS]
-        shift, scale = (torch.tensor(values).to(mean)[:, None, None, None] for values in (MEAN, STD))
-        return (mean - shift) / scale
+        shift, scale = self._statistics
+        return (self.conv1(video)[0, :CHANNELS] - shift) / scale
+
+    @cached_property
+    def _statistics(self) -> list[Tensor]:
+        """MEAN and STD on the device."""
+        return [torch.tensor(values).to(self.conv1.weight)[:, None, None, None] for values in (MEAN, STD)]

@@ -64,7 +64,7 @@ class OpenVLAOFTConfig(OpenVLAConfig):
         modulation = (MicroRequest("text_encode", ("words",), film, kept="instruction"),) if film else ()
         encode = MicroRequest("encode", ("pixels", *(leaf.name for leaf in film)), (seen,))
         forward = MicroRequest("forward", ("seen", "words", *state), (Leaf("actions"),), kept="chunk")
-        return Chain((*modulation, encode, forward))
+        return Chain((*modulation, encode, forward), capturable=True, least_images=len(self.image_names))
 
     @property
     def max_tokens(self) -> int:

@@ -6,7 +6,9 @@ Images go through what they went through in training (pictures.py), on the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -50,6 +52,11 @@ class Bounds:
     def unnormalize(self, x: np.ndarray) -> np.ndarray:
         """Inverse of normalize, without a limit."""
         return np.where(self.mask, 0.5 * (x + 1.0) * (self.high - self.low + EPS) + self.low, x)
+
+
+@cache
+def _levels(pixels: PixelNorm, device: torch.device) -> Tensor:
+    return pixels.rule.levels.to(device)
 
 
 @dataclass(frozen=True)
@@ -115,18 +122,16 @@ class OpenVLAOFTPolicy:
         """Return the network's inputs for an observation: images float32 [V, 6, S, S]; state float32 [S],
         empty if the network takes none. Raises ValueError naming the field if a camera is unknown, absent or
         misshapen, the state has the wrong size or is not finite, or the prompt is too long."""
-        host, size = self.host_inputs(observation), self.image_size
-        pictures = [torch.from_numpy(prepare(image, size)) for image in host.images]
-        pixels = torch.stack([self.pixels.pixels(picture, size) for picture in pictures])
+        host = self.host_inputs(observation)
         return PolicyInputs(
-            images=pixels.to(self.device),
+            images=self.resized([torch.from_numpy(image).to(self.device) for image in host.images]),
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
             state=self.normalized_state(observation.state).to(self.device),
         )
 
     def host_inputs(self, observation: Observation) -> HostInputs:
-        """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
+        """Return an observation's checked inputs, images prepared. Raises ValueError as `inputs` does."""
         names = self.config.image_names
         if set(observation.images) != set(names):
             raise ValueError(
@@ -135,8 +140,13 @@ class OpenVLAOFTPolicy:
             )
         for name in names:
             check_image(name, observation.images[name])
-        images = tuple(observation.images[name] for name in names)
+        images = tuple(prepare(observation.images[name], self.image_size) for name in names)
         return HostInputs(images, names, self.prompt(observation.instruction))
+
+    def resized(self, images: Sequence[Tensor]) -> Tensor:
+        """Return the network's pixels float32 [V, 6, S, S] from prepared images on its device."""
+        levels, pictures = _levels(self.pixels, self.device), torch.stack([*images]).long()
+        return torch.stack([row[pictures[..., c % 3]] for c, row in enumerate(levels)], dim=1)
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
         """Return the prompt's token ids; see openvla.policy.prompt_ids."""

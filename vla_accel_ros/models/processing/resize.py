@@ -11,7 +11,8 @@ is always the rows, as when these models were made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,13 +42,18 @@ def _along_first(image: Tensor, size: int, kernel: str) -> Tensor:
     if image.shape[0] == size:
         return image
     image = image.contiguous()
-    rows, weights = (torch.from_numpy(a).to(image.device) for a in taps(image.shape[0], size, kernel))
+    rows, weights = _taps_on(image.device, image.shape[0], size, kernel)
     total = torch.full(
         (size, *image.shape[1:]), 1 << (FRACTION_BITS - 1), dtype=torch.int32, device=image.device
     )
     for row, weight in zip(rows, weights, strict=True):
         total.addcmul_(image.index_select(0, row).int(), weight.view(-1, *[1] * (image.ndim - 1)))
     return (total >> FRACTION_BITS).clamp(0, 255).to(torch.uint8)
+
+
+@cache  # a graph may read them at any time
+def _taps_on(device: torch.device, *resize: Any) -> list[Tensor]:
+    return [torch.from_numpy(array).to(device) for array in taps(*resize)]
 
 
 @lru_cache(maxsize=32)

@@ -1,4 +1,4 @@
-"""The plain stages of one engine: makes them, has a call for each micro-request, and staggered chunks.
+"""The plain stages of one engine: makes them, has a call for each micro-batch, and staggered chunks.
 
 `build` makes graphs ahead; others are made when something new comes first: other image sizes, or more words
 than were prepared. Their number is bounded; the least recently used are dropped. Calls share buffers, so each
@@ -20,12 +20,14 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.results import Results
 from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
-from vla_accel_ros.engine.stages.plain.prefix import PlainPrefix, Resize
-from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainStep, shapes_of
+from vla_accel_ros.engine.stages.memory.host_buffers import Readback
+from vla_accel_ros.engine.stages.plain.prefix import PlainFrame, PlainPrefix, Resize
+from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainOpening, PlainStep
 from vla_accel_ros.engine.stages.stage import Recent, Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.flow.solver import EULER
+from vla_accel_ros.models.micro_requests import ACTIONS, DENOISE
 from vla_accel_ros.models.policies import CapturablePolicy
 from vla_accel_ros.models.policy import HostInputs
 
@@ -40,14 +42,19 @@ GROUP = 16
 
 
 class PlainStages:
-    """encode and prefill, and denoise, of a policy over a pool of prefixes.
+    """What a policy computes of a frame and of a chunk, over a pool of prefixes.
 
-    time_rule, solver: of the flow, see models.flow.sampling. Raises RuntimeError in one sentence, at the
-    first capture, if the policy cannot be captured.
+    time_rule, solver: of the flow, see models.flow.sampling. seats: of staggered chunks. Raises RuntimeError
+    in one sentence, at the first capture, if the policy cannot be captured.
     """
 
     def __init__(
-        self, policy: CapturablePolicy, pool: KVPool, time_rule: str = "openpi", solver: str = EULER
+        self,
+        policy: CapturablePolicy,
+        pool: KVPool,
+        time_rule: str = "openpi",
+        solver: str = EULER,
+        seats: int = 0,
     ) -> None:
         self.policy, self.pool, self._time_rule, self._solver = policy, pool, time_rule, solver
         cuda = policy.device.type == "cuda"
@@ -56,8 +63,11 @@ class PlainStages:
         memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
         self.results = Results(policy, pool)
         self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
-        self.step = PlainStep(policy, pool, len(Form) * LENGTHS, memories[1], solver)
-        self._memory = memories[0]
+        self._opening = PlainOpening(policy, pool, LENGTHS + seats, memories[1])
+        self._places = range(1 + seats) if policy.chain.of_chunk else range(1)
+        self.step = PlainStep(policy, pool, len(Form) * LENGTHS * len(self._places), memories[1], solver)
+        self._actions = Readback(policy.device, 1, policy.config.horizon, policy.config.action_dim, 0)
+        self._memory, self._pixels = memories[0], dict[tuple[int, ...], Tensor]()
         self._resizes = Recent[tuple[tuple[int, ...], ...], Resize](SIZES)
         self._chunks: dict[int, PlainChunk] = {}
         self._observing, self._denoising = threading.Lock(), threading.Lock()
@@ -77,60 +87,95 @@ class PlainStages:
         progress: called with what is made next, how much is made, and of how much. It uses a free slot of the
         pool meanwhile: raises PoolExhausted if there is none.
         """
-        pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(set(views))]
+        counts = {max(count, self.policy.chain.least_images) for count in views}
+        pairs = [(count, words) for words in sorted(set(prompts)) for count in sorted(counts)]
         groups, forms = _groups(pairs[:LENGTHS]), tuple(forms)
         shape = (1, self.policy.config.horizon, self.policy.config.action_dim)
+        steps = sorted(set(steps)) if groups and self.policy.chain.acts == DENOISE else ()
         with self.pool.holding(1) as (slot,):
             for done, (name, group) in enumerate(groups):
                 progress(name, done, len(groups))
                 for pair in group:
                     self._build(pair, slot, forms)
-            for number in sorted(set(steps)) if groups else ():
+            for number in steps:
                 self.submit(torch.zeros(shape), self._any_state(), [slot], [0], number).wait()
 
     def _build(self, pair: tuple[int, int], slot: int, forms: Iterable[Form]) -> None:
         """Capture such a prefix, of which there is one in the slot then, and the steps from it."""
+        (views, words), policy = pair, self.policy
+        pixels, tokens = self._room(views), [0] * words
+        more = {leaf.name: torch.zeros(leaf.shape) for leaf in policy.chain.inputs}
+        of_words = self.results.compute(policy, torch.tensor(tokens))
+        state = torch.zeros(policy.config.state_dim)
+        frame = PlainFrame(slot, pixels, tokens, state, more, of_words, self.prefix.stages)
         with self._observing, self.prefix.call():
-            self.prefix.variant = pair
-            self._run(self.prefix)
-            self.results.put(slot, self.prefix.left)
-        kept = {name: self.results.of(slot)[name] for name in self.policy.chain.of_steps}
-        with self.denoising():
-            for form in forms:
-                self.step.variant = shapes_of(kept), form, self.policy.joints
-                self._capture(self.step, self._moving)
+            while frame.stages:
+                self._next(frame)
+        if policy.chain.acts != DENOISE:
+            self.forward(state, slot)
+            return
+        for place in self._places:
+            chunk = self.chunk(1, place)
+            noise = torch.zeros(1, policy.config.horizon, policy.config.action_dim)
+            chunk.begin(noise, self._any_state(), self.results.of(slot), None, policy.joints)
+            with self.denoising():
+                for chunk.form in forms:
+                    self._choose(chunk)
 
     def _any_state(self) -> Tensor | None:
         return torch.zeros(1, self.policy.config.state_dim) if self.policy.chain.takes_state else None
 
     @torch.inference_mode()
-    def observe(
+    def begin(
         self,
         given: HostInputs,
         state: Tensor,
         slot: int,
         taken: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Keep the results of an observation in a slot; returns the length of its keys and values.
+    ) -> PlainFrame:
+        """Compute the first micro-batch of an observation; `resume` computes the others.
 
         state float32 [S], normalised. taken: called once the images are not needed any longer; an exception
         ends the call. Only the reading of the images is waited for.
         """
-        prefix = self.prefix
-        with self._observing, prefix.call():
+        of_words = self.results.of_words(self.policy, torch.tensor(given.tokens))
+        with self._observing, self.prefix.call():
             resize = self.resize(given.images)
+            inputs = resize.pixels, given.tokens, state, given.more, of_words
+            frame = PlainFrame(slot, *inputs, self.prefix.stages)
             resize.upload.begin(given.images)
             try:
-                self._run(resize)
+                self._run(resize, self._seeing)
                 resize.upload.read()
-                prefix.variant = len(given.images), len(given.tokens)
-                prefix.set(given.tokens, state, given.more)
-                self._run(prefix)
-                self.results.put(slot, prefix.left)
+                self._next(frame)
             finally:  # the images may be overwritten after this, even after an error
                 resize.upload.end()
         taken()
-        return prefix.length
+        return frame
+
+    @torch.inference_mode()
+    def resume(self, frame: PlainFrame) -> None:
+        """Compute the next micro-batch of a frame. The last keeps its results in the slot."""
+        with self._observing, self.prefix.call():
+            self._next(frame)
+
+    def _next(self, frame: PlainFrame) -> None:
+        prefix = self.prefix
+        prefix.load(frame)
+        self._run(prefix, self._seeing)
+        prefix.store(frame)
+        if not frame.stages:
+            self.results.put(frame.slot, {**frame.of_words, **prefix.left})
+
+    @torch.inference_mode()
+    def forward(self, state: Tensor | None, slot: int) -> Pending:
+        """A chunk of a policy that acts in one forward, from the frame in a slot. state float32 [S],
+        normalised, for a policy that takes one. Blocks on nothing."""
+        with self.denoising():
+            self._opening.load(self.results.of(slot), state)
+            self._run(self._opening, self._moving)
+            self._actions.x.copy_(self._opening.left[0][ACTIONS])
+            return self._actions.all()
 
     @torch.inference_mode()
     def submit(
@@ -160,19 +205,29 @@ class PlainStages:
             self.advance(chunk, steps)
             return chunk.pending()
 
-    def chunk(self, steps: int) -> PlainChunk:
+    def chunk(self, steps: int, place: int = 0) -> PlainChunk:
         """Returns a new PlainChunk."""
-        return PlainChunk(self.policy, steps, self._time_rule, self._solver)
+        return PlainChunk(self.policy, steps, self._time_rule, self._solver, place)
 
     def advance(self, chunk: PlainChunk, steps: int) -> None:
         """Compute the next steps of a chunk. The caller holds `denoising`."""
         step = self.step
-        step.variant = shapes_of(chunk.kept), chunk.form, chunk.joints
-        self._capture(step, self._moving)
+        self._choose(chunk)
         step.load(chunk)
         for _ in range(steps):
             step.advance(chunk)
         step.store(chunk)
+
+    def _choose(self, chunk: PlainChunk) -> None:
+        """Capture the step of a chunk; before the first, compute what is computed once for it."""
+        step, opening = self.step, self._opening
+        if chunk.at == 0 and opening.micro_requests:
+            state = chunk.given["state"][0] if "state" in chunk.given else None
+            opening.load(chunk.kept, state, chunk.place)
+            self._run(opening, self._moving)
+            chunk.opening = opening.left
+        step.choose(chunk)
+        self._capture(step, self._moving)
 
     @contextmanager
     def denoising(self) -> Iterator[None]:
@@ -182,12 +237,20 @@ class PlainStages:
 
     def resize(self, images: Sequence[np.ndarray]) -> Resize:
         """The stage for images uint8 [H, W, 3] of these sizes, cropped and turned like these."""
-        sizes = tuple((*image.shape, *image.strides) for image in images)
-        pixels = self.prefix.pixels[: len(sizes)]
-        return self._resizes.get(sizes) or self._resizes.put(sizes, Resize(self.policy, pixels, self._memory))
+        sizes, count = tuple((*image.shape, *image.strides) for image in images), len(images)
+        return self._resizes.get(sizes) or self._resizes.put(
+            sizes, Resize(self.policy, count, self._room(count), self._memory)
+        )
 
-    def _run(self, stage: Stage) -> None:
-        self._capture(stage, self._seeing)
+    def _room(self, count: int) -> Tensor:
+        """Memory for the network's pixels of so many images."""
+        side, device = self.policy.image_size, self.policy.device
+        image = torch.zeros(side, side, 3, dtype=torch.uint8, device=device)
+        pixels = self.policy.resized([image] * count).clone()
+        return self._pixels.setdefault(tuple(pixels.shape), pixels)
+
+    def _run(self, stage: Stage, stream: torch.cuda.Stream | None) -> None:
+        self._capture(stage, stream)
         stage.run()
 
     def _capture(self, stage: Stage, stream: torch.cuda.Stream | None) -> None:
@@ -206,7 +269,7 @@ class CapturedPlainSeats:
 
     def __init__(self, stages: PlainStages, count: int, steps: int) -> None:
         self.count, self.steps, self._stages = count, steps, stages
-        self._chunks = [stages.chunk(steps) for _ in range(count)]
+        self._chunks = [stages.chunk(steps, 1 + seat) for seat in range(count)]
 
     def prepare(self) -> None:
         """Does nothing: `PlainStages.build` captures the steps."""

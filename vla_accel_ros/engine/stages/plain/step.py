@@ -3,7 +3,8 @@
 Without capture a chunk of SmolVLA is thousands of kernels of a few microseconds. There is a graph for each
 shape of a prefix, because nothing is padded. It serves chunks of any number of steps, whole or staggered:
 flow time, step size, the strength of guidance and the solver's coefficients are numbers on the device. What
-it reads of a frame is copied to a buffer of the stage, so that one graph serves every slot of the pool.
+it reads of a frame is copied to a buffer of the stage, so that one graph serves every slot of the pool. What
+is computed once for a chunk may be large, so it stays where its graph leaves it, and steps read it there.
 """
 
 from __future__ import annotations
@@ -18,36 +19,25 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
 from vla_accel_ros.engine.stages.plain.kernels import PlainStage, by_kernels
-from vla_accel_ros.engine.stages.plain.prefix import filled, rooms_of
+from vla_accel_ros.engine.stages.plain.prefix import Rooms, Shapes, shapes_of
+from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
-from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.policies import CapturablePolicy, FlowField
-
-Shapes = tuple[tuple[str, Any], ...]
-"""Names of results and their shapes, of keys and values that of the keys."""
-
-
-def shapes_of(kept: Mapping[str, Any]) -> Shapes:
-    """The shapes of results."""
-    return tuple((name, tuple(v.k.shape if isinstance(v, KV) else v.shape)) for name, v in kept.items())
-
-
-def corner(room: Any, shape: tuple[int, ...]) -> Any:
-    """The part of a room with a result of this shape."""
-    if isinstance(room, KV):
-        return KV(*(corner(part, shape) for part in room))
-    return room[tuple(map(slice, shape))]
+from vla_accel_ros.models.micro_requests import DENOISE, STATE
+from vla_accel_ros.models.policies import CapturablePolicy, FlowField, computed
 
 
 class PlainChunk:
     """One chunk between its steps, on the device. numbers float32 [steps, 5]: flow time, step size, strength
     of guidance and models.flow.solver.Rate of each step; before, update float32 [1, H, A]: the network's
-    velocity in the last step, and the change of x; at: the next step."""
+    velocity in the last step, and the change of x; at: the next step; opening: see PlainOpening.left; place:
+    see PlainOpening."""
 
-    def __init__(self, policy: CapturablePolicy, steps: int, time_rule: str, solver: str = EULER) -> None:
-        config = policy.config
+    def __init__(
+        self, policy: CapturablePolicy, steps: int, time_rule: str, solver: str = EULER, place: int = 0
+    ) -> None:
+        config, self.place = policy.config, place
         self._shape = config.horizon, config.action_dim
         chunk = torch.float32, (1, *self._shape)
         fields: dict[str, Field] = {
@@ -66,8 +56,8 @@ class PlainChunk:
         self._sizes = flow_steps(steps, time_rule)
         self.before, self.update = (torch.zeros_like(self.readback.x) for _ in range(2))
         self.kept: Mapping[str, Any] = {}
+        self.opening: tuple[Mapping[str, Any], int] = {}, 0
         self.form, self.at, self.joints = Form.FREE, 0, policy.joints
-        self._reads = policy.chain.of_steps.keys()
 
     def begin(
         self,
@@ -102,8 +92,7 @@ class PlainChunk:
         if guide is not None:
             held = slice(0, guide.committed)
             self.readback.x[:, held].copy_(self.given["target"][:, held])
-        self.kept, self.form, self.at = {name: kept[name] for name in self._reads}, Form.of(guide), 0
-        self.joints = joints
+        self.kept, self.form, self.at, self.joints = kept, Form.of(guide), 0, joints
 
     def pending(self) -> Pending:
         """The chunk as it is in the current stream's order, on its way to the host."""
@@ -114,14 +103,58 @@ NEEDED = {Form.FREE: (), Form.GUIDED: ("target", "weights"), Form.COMMITTED: ("c
 """What a step reads of a chunk besides x and the state."""
 
 
+class PlainOpening(PlainStage):
+    """What is computed once for a chunk, before its steps; of a policy that acts in one forward, its actions.
+
+    variant: shapes of what it reads of the frame, and the place of the chunk: chunks at once have places of
+    their own.
+    """
+
+    variant: tuple[Shapes, int]
+
+    def __init__(self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any) -> None:
+        super().__init__(policy.device, most, memory)
+        self._policy, chain = policy, policy.chain
+        self.micro_requests = chain.of_chunk if chain.acts == DENOISE else (*chain.of_chunk, chain.acting)
+        reads = {name for micro in self.micro_requests for name in micro.reads}
+        self._rooms = Rooms(policy, pool, {n: leaf for n, leaf in chain.kept.items() if n in reads})
+        self._state = Inputs(policy.device, {STATE: (torch.float32, (policy.config.state_dim,))})
+        self._left, self._count = Recent[tuple[Shapes, int], tuple[dict[str, Any], int]](most), 0
+
+    @property
+    def left(self) -> tuple[dict[str, Any], int]:
+        """What the variant's chunk has, by name, and a number of its own of the graph that left it there."""
+        left = self._left.get(self.variant)
+        assert left is not None
+        return left
+
+    def load(self, kept: Mapping[str, Any], state: Tensor | None, place: int = 0) -> None:
+        """kept: results of the frame; state float32 [S], on host or device. Does not block."""
+        self._rooms.load(kept)
+        self._state.put(state=state)
+        self.variant = shapes_of({name: kept[name] for name in self._rooms.names}), place
+
+    @by_kernels
+    def body(self) -> None:
+        shapes, _ = self.variant
+        given = {**self._rooms.at(shapes), STATE: self._state.fields[STATE]}
+        for micro in self.micro_requests:
+            given |= computed(self._policy, micro, given)
+        self._count += 1
+        names = {leaf.name for micro in self.micro_requests for leaf in micro.leaves}
+        self._left.put(self.variant, ({name: given[name] for name in names & given.keys()}, self._count))
+
+
 class PlainStep(PlainStage):
     """The next step of one chunk. solver: see models.flow.solver.
 
-    variant: shapes of what it reads of the frame, the form, and the robot's joints. Capture it before a chunk
-    is loaded, because its body changes x.
+    variant: shapes of what it reads of the frame, the form, the robot's joints, and the graph that left
+    `opening`, what is computed once for the chunk. Capture it before a chunk is loaded, because its body
+    changes x.
     """
 
-    variant: tuple[Shapes, Form, int]
+    variant: tuple[Shapes, Form, int, int]
+    opening: Mapping[str, Any]
 
     def __init__(
         self, policy: CapturablePolicy, pool: KVPool, most: int, memory: Any, solver: str = EULER
@@ -129,7 +162,7 @@ class PlainStep(PlainStage):
         super().__init__(policy.device, most, memory)
         config, chain = policy.config, policy.chain
         self._flow = FlowField(policy)
-        self._rooms = rooms_of(policy, pool, chain.of_steps)
+        self._rooms = Rooms(policy, pool, chain.of_steps)
 
         def place(*shape: int) -> Tensor:
             return torch.zeros(shape, device=self.device)
@@ -146,6 +179,12 @@ class PlainStep(PlainStage):
         self._noise = torch.zeros_like(self._x) if "noise" in chain.acting.reads else None
         self._order = torch.arange(config.horizon, device=self.device)
 
+    def choose(self, chunk: PlainChunk) -> None:
+        """Set the variant for a chunk."""
+        self.opening, graph = chunk.opening
+        shapes = shapes_of({name: chunk.kept[name] for name in self._rooms.names})
+        self.variant = shapes, chunk.form, chunk.joints, graph
+
     def load(self, chunk: PlainChunk) -> None:
         """Load a chunk of the variant into the buffers."""
         self._x.copy_(chunk.readback.x)
@@ -157,8 +196,7 @@ class PlainStep(PlainStage):
             self._state.copy_(chunk.given["state"])
         if self._noise is not None:
             self._noise.copy_(chunk.given["noise"])
-        for name, value in chunk.kept.items():
-            filled(self._rooms[name], name, value)
+        self._rooms.load(chunk.kept)
 
     def advance(self, chunk: PlainChunk) -> None:
         """Compute the next step of the loaded chunk."""
@@ -176,7 +214,7 @@ class PlainStep(PlainStage):
 
     @by_kernels
     def body(self) -> None:
-        (_, dt, _, more, carry), (_, _, joints) = self._numbers, self.variant
+        (_, dt, _, more, carry), (_, _, joints, _) = self._numbers, self.variant
         found, own = self._field()
         if self._before is not None:
             found = extrapolated(found, own, self._before, more, carry)
@@ -188,9 +226,8 @@ class PlainStep(PlainStage):
     def _field(self) -> tuple[Tensor, Tensor]:
         """The velocity with guidance and without it, with the same operations as models.flow.rtc and
         models.flow.committed."""
-        (shapes, form, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
-        kept = {name: corner(self._rooms[name], shape) for name, shape in shapes}
-        kept |= {"noise": self._noise, "dt": self._numbers[1:2]}
+        (shapes, form, _, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
+        kept = {**self._rooms.at(shapes), **self.opening, "noise": self._noise, "dt": self._numbers[1:2]}
         time = self._numbers[:1]
         if form is Form.COMMITTED:
             held = self._order < self._given["committed"]
