@@ -67,7 +67,7 @@ def families() -> Iterator[Line]:
         first, last = (one(measured["cases"], kind=kind, views=count) for count in (1, 2))
         times = first["frame"]["p50_ms"], last["frame"]["p50_ms"], last["frame"]["p99_ms"]
         yield (
-            NAMES[kind], str(measured["steps"][kind]), f"{last['weights_gb']:.2f}",
+            NAMES[kind], str(measured["steps"].get(kind, 10)), f"{last['weights_gb']:.2f}",
             *(f"{time:.1f}" for time in times), f"{last['eager']['p50_ms']:.0f}",
             f"{100 * last['error']:.2f} %",
         )  # fmt: skip

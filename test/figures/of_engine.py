@@ -134,7 +134,7 @@ def plan_of_an_h100() -> Iterator[Claim]:
 
 def streams() -> Iterator[Claim]:
     for name, more in (
-        ("stream_text_groups", ", 60 s"),
+        ("stream_text_groups", ", 40 s"),
         ("stream_h100", ", an H100"),
         ("stream_fresh", ", joints at 1 kHz"),
         ("stream_fresh_pi05", ""),

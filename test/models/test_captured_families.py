@@ -305,12 +305,14 @@ def test_where_all_slots_are_held_a_captured_frame_is_refused_and_the_next_is_as
     assert_same(acted(fast, frames[2])[0], acted(plain, frames[2])[0])
 
 
-def test_on_a_gpu_they_are_captured_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for load in RECORDINGS.values():
-        policy = load("cpu").policy
+def test_on_a_gpu_they_are_captured_only_if_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tried = XVLAOracle.load("xvla/checkpoint", tmp_path / "folder").policy
+    for policy in (tried, *(load("cpu").policy for load in RECORDINGS.values())):
         with monkeypatch.context() as patch:
             patch.setattr(type(policy), "device", property(lambda self: torch.device("cuda")))
-            assert has_stages(policy)
+            assert has_stages(policy) == (policy is tried)
 
 
 class OnDevice(TorchDispatchMode):

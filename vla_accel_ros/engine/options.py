@@ -35,16 +35,18 @@ FLOWS = (Pi, SmolVLA)
 """Models whose stages of kernels encode images and denoise chunks."""
 KERNELS = (*FLOWS, PiFast, OpenVLA)
 """Models that have captured stages of kernels."""
+UNTRIED = ("fastwam", "mimic_video", "openvla_oft")
+"""Kinds whose captured stages were not compared with plain torch on a GPU yet: `fast` has to be asked for."""
 
 
 def has_stages(policy: AnyPolicy) -> bool:
-    """Whether captured stages can compute a policy on its device: stages of kernels need Triton; captured
-    plain functions need nothing."""
+    """Whether captured stages compute a policy on its device where nobody says `fast`: stages of kernels need
+    Triton; captured plain functions need nothing."""
     if policy.device.type != "cuda":
         return False
     if has_kernels(policy):
         return importlib.util.find_spec("triton") is not None
-    return is_capturable(policy)
+    return is_capturable(policy) and policy.config.kind not in UNTRIED
 
 
 def has_kernels(policy: AnyPolicy) -> bool:
