@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 99_360
+BUDGET = 99_375
 """Lines of the package."""
 
 

@@ -38,6 +38,7 @@ from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import (
     attention,
     flow,
+    full_attention,
     image,
     launch,
     linear,
@@ -57,6 +58,7 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.float16: "*fp16",
+    torch.uint8: "*u8",
 }
 CPU = torch.device("cpu")
 
@@ -195,7 +197,12 @@ def between(table: Table) -> None:
     weight = torch.empty(2048)
     norm.rms_norm(place(532, 2048), weight, place(532, 2048))
     norm.add_layer_norm(place(512, 1152), place(512, 1152), weight, weight, weight, place(512, 1152))
+    modulated = (weight, weight, place(41, 1536), weight, 1e-5, True)
+    norm.add_layer_norm(place(41, 1536), place(41, 1536), weight, *modulated, pdl=table.pdl)
     norm.bias_gelu(place(512, 4304), place(4304))
+    heads, seen = place(1, 41, 32, 48), torch.ones(1, 186, dtype=torch.bool)
+    keys = place(1, 32, 186, 48).transpose(1, 2)
+    full_attention.attend_full(heads, keys, keys, place(1, 41, 1536), seen, pdl=table.pdl)
     norm.glu(place(1, 4, 32768), place(1, 4, 16384))
     q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
@@ -228,7 +235,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], gpu)
     pieces.LAYERS = 1
-    for module in (attention, flow, image, linear, norm, project, rotary_attention):
+    for module in (attention, flow, full_attention, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device

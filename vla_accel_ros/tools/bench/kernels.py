@@ -29,13 +29,15 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.reference.quantized import Rows
-from vla_accel_ros.models.config import PiConfig
+from vla_accel_ros.models.config import BlocksConfig, PiConfig
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.solver import AB2, EULER
+from vla_accel_ros.models.layers.dit import Mixer
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8, Quantized
+from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.tools.bench.subjects import random_inputs, random_model
+from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, random_network
 from vla_accel_ros.tools.tune import pieces
 from vla_accel_ros.tools.tune.pieces import NEAR
 
@@ -129,6 +131,7 @@ def checked(
             try:
                 _run(model, precision, launches, views)
                 _forward(model, precision, launches)
+                _blocks(device, dtype, launches)
                 weights = FEW_ROWS.get(precision)
                 alone = pieces.errors(config, 40, device, 3, ops_for(device), dtype, weights)
                 launches += [(name.split()[0], size, NEAR) for name, size in alone]
@@ -201,6 +204,17 @@ def _forward(model: Pi, precision: str, launches: list[tuple[str, float, float]]
         results.append([*outputs, pool.k[:, :, :, :21].clone(), pool.v[:, :, :, :21].clone()])
     # A value that one of them rounds differently affects everything after it.
     launches.append((FORWARD, error(results[0], results[1]), 2 * (NEAR if rows8 is None else ROWS_NEAR)))
+
+
+@torch.inference_mode()
+def _blocks(device: torch.device, dtype: torch.dtype, launches: list[tuple[str, float, float]]) -> None:
+    """Run blocks of families that have no stages of their own."""
+    sizes = BlocksConfig(width=192, depth=2, mlp=384, heads=4, head_dim=48)
+    mixer = random_network(lambda: Mixer(sizes), device).to(dtype)
+    drawn = torch.Generator(device).manual_seed(4)
+    rows = torch.randn(1, 41, sizes.width, generator=drawn, device=device).to(dtype)
+    with computing(CheckedOps(ops_for(device), launches)):
+        mixer(rows)
 
 
 def _worse(first: Checked, other: Checked) -> Checked:
