@@ -115,6 +115,8 @@ def check_machine() -> None:
 
 def make_venv() -> None:
     check_machine()
+    if VENV.is_symlink():  # made anew, it would be emptied for whom it belongs to
+        sys.exit(f"{VENV} is a link to {VENV.resolve()}: remove the link to have an environment here")
     subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
 
 

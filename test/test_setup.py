@@ -156,3 +156,15 @@ def test_a_missing_compiler_is_named_with_its_packages_to_those_who_are_not_root
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SystemExit, match=r"apt-get install g\+\+ make"):
         script.check_machine()
+
+
+def test_an_environment_that_is_another_checkouts_is_not_emptied(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").touch()
+    (tmp_path / ".venv").symlink_to(tmp_path / "theirs")
+    monkeypatch.setattr(script, "VENV", tmp_path / ".venv")
+    with pytest.raises(SystemExit, match="theirs"):
+        script.make_venv()
+    assert (tmp_path / "theirs" / "file").exists()
