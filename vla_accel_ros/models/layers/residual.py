@@ -60,7 +60,7 @@ class ResidualStream:
         self.add(F.gelu(first(rows), approximate="tanh"), second, gate)
 
     def keep(self, rows: int) -> None:
-        """Go on with the first rows, after a norm."""
+        """Go on with the first rows."""
         self._x = self._x[:, :rows]
 
     def end(self) -> Tensor:
@@ -88,12 +88,13 @@ class FusedStream(ResidualStream):
         return torch.addcmul(shift[:, None], self.norm(None, None, eps), scale[:, None])
 
     def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
-        if gate is None:
+        self.end()  # of a branch before, if no norm has added it
+        if gate is None and linear.bias is not None:
             y = self._ops.add_product(rows.flatten(0, 1), linear.weight, linear.bias, self._x, self._added)
             self._left = *y, None
-        elif self._shape[0] == 1:
-            torch.mm(rows[0], linear.weight.t(), out=self._added)
-            self._left = self._added, linear.bias, gate[0]
+        elif gate is None or self._shape[0] == 1:
+            torch.mm(rows.flatten(0, 1), linear.weight.t(), out=self._added)
+            self._left = self._added, linear.bias, None if gate is None else gate[0]
         else:
             self._left = (gate[:, None] * linear(rows)).flatten(0, 1), None, None
 
@@ -104,8 +105,7 @@ class FusedStream(ResidualStream):
 
     def keep(self, rows: int) -> None:
         if rows < self._shape[1]:
-            assert self._left[0] is None, "something is still to be added"
-            x = self._x.view(self._shape)[:, :rows]
+            x = self.end()[:, :rows]
             self._x, self._shape = x.flatten(0, 1).contiguous(), x.shape
             self._added = torch.empty_like(self._x)
 

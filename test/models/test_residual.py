@@ -1,0 +1,55 @@
+"""Residual streams by kernels are those of plain torch, whatever the branches are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from closeness import rounding
+from torch import Tensor, nn
+
+from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.layers.residual import FusedStream, ResidualStream, computing, residual_stream
+
+WIDTH, EPS = 12, 1e-3
+
+
+def walked(stream: ResidualStream, batch: int, biased: bool, gated: bool) -> list[Tensor]:
+    """All that a stream with every kind of branch gives."""
+    torch.manual_seed(1)
+    first, second, third = (nn.Linear(size, WIDTH, bias=biased) for size in (WIDTH, WIDTH, 20))
+    up = nn.Linear(WIDTH, 20)
+    weight, bias, scale, shift, gate = (torch.randn(batch, WIDTH) for _ in range(5))
+    rows = [stream.norm(weight[0], bias[0], EPS)]
+    stream.add(rows[-1], first, gate if gated else None)
+    rows.append(stream.modulated(scale, shift, EPS))
+    stream.mlp(rows[-1], up, third, gate if gated else None)
+    rows.append(stream.norm(None, None, EPS))
+    stream.add(rows[-1], second)  # with no norm behind it
+    stream.keep(2)
+    stream.add(rows[-1][:, :2], first)
+    return [*rows, stream.end(), stream.norm(None, bias[0], EPS)]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("biased", [True, False], ids=["biased", "without biases"])
+@pytest.mark.parametrize("gated", [True, False], ids=["gated", "free"])
+def test_fused_stream_is_the_plain_one(batch: int, biased: bool, gated: bool) -> None:
+    x = torch.randn(batch, 5, WIDTH)
+    before = x.clone()
+    with torch.no_grad():
+        plain = walked(residual_stream(x), batch, biased, gated)
+        with computing(Ops()):
+            stream = residual_stream(x)
+            fused = walked(stream, batch, biased, gated)
+    assert isinstance(stream, FusedStream) and torch.equal(x, before)
+    for ours, expected in zip(fused, plain, strict=True):
+        assert float((ours - expected).abs().max()) <= rounding(expected)
+
+
+def test_where_gradients_are_wanted_plain_torch_computes_them() -> None:
+    x = torch.randn(1, 5, WIDTH, requires_grad=True)
+    with computing(Ops()):
+        stream = residual_stream(x)
+        stream.add(stream.norm(None, None, EPS), nn.Linear(WIDTH, WIDTH))
+    stream.end().sum().backward()
+    assert not isinstance(stream, FusedStream) and x.grad is not None
