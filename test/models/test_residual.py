@@ -24,7 +24,8 @@ def walked(stream: ResidualStream, batch: int, biased: bool, gated: bool) -> lis
     rows.append(stream.modulated(scale, shift, EPS))
     stream.mlp(rows[-1], up, third, gate if gated else None)
     rows.append(stream.norm(None, None, EPS))
-    stream.add(rows[-1], second)  # with no norm behind it
+    for linear in (second, first):  # with no norm between them
+        stream.add(rows[-1], linear)
     stream.keep(2)
     stream.add(rows[-1][:, :2], first)
     return [*rows, stream.end(), stream.norm(None, bias[0], EPS)]
