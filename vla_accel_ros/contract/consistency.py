@@ -18,7 +18,10 @@ def check_names(file: Fields, contract: Contract) -> None:
     A name that could not be read is empty here, and is compared with nothing.
     """
     cameras, controllers, joints = contract.cameras, contract.controllers, contract.joints
-    _unique(file, [(f"cameras.{c.name}.image", c.image) for c in cameras], "give every camera its own image")
+    images = [(f"cameras.{c.name}.image", c.image) for c in cameras]
+    earlier = [(f"cameras.{c.name}.history.{image}", image) for c in cameras for image, _ in c.history]
+    _unique(file, images + earlier, "give every camera its own image")
+    _unique(file, [(f"cameras.{c.name}", c.name) for c in cameras] + earlier, "rename the camera")
     topics = [(f"cameras.{c.name}.topic", c.topic) for c in cameras]
     topics += [(f"cameras.{c.name}.info", c.info) for c in cameras if c.info]
     topics += [("joint_states.topic", contract.joint_states.topic)]

@@ -142,7 +142,7 @@ class Contract:
         )
         contract = replace(
             contract,
-            keys=read_keys(file, [camera.image for camera in contract.cameras]),
+            keys=read_keys(file, [picture.image for picture in contract.pictures]),
             collisions=read_collisions(file, limits, contract.joints, contract.home),
         )
         if file.has("teleop"):
@@ -171,6 +171,16 @@ class Contract:
             for joint in self.joints
         )
         return replace(self, joints=joints, hands=tuple((h.eased(speed), arm) for h, arm in self.hands))
+
+    @cached_property
+    def pictures(self) -> tuple[Camera, ...]:
+        """The cameras, and then every earlier frame of one as a camera that has the name of its image."""
+        earlier = (
+            replace(camera, name=image, image=image, history=())
+            for camera in self.cameras
+            for image, _ in camera.history
+        )
+        return (*self.cameras, *earlier)
 
     @property
     def joint_names(self) -> tuple[str, ...]:

@@ -75,24 +75,26 @@ def judge(model: Description, contract: Contract) -> list[Finding]:
 def _images(model: Description, contract: Contract) -> list[Finding]:
     images = () if model.any_camera else model.config.image_names
     if not images:
-        if len(contract.cameras) == 1:
+        if len(contract.pictures) == 1:
             return []
         fact = f"the model in {model.folder} takes one image but the contract names {len(contract.cameras)}"
         return [error("cameras", fact, "keep the one it was trained with")]
     unknown = [
         error(
-            f"cameras.{camera.name}.image",
-            f"{camera.image!r} is not known to the model in {model.folder}",
+            f"cameras.{camera.name}.{key}",
+            f"{image!r} is not known to the model in {model.folder}",
             f"give one of {', '.join(images)}",
         )
         for camera in contract.cameras
-        if camera.image not in images
+        for key, image in (("image", camera.image), *(("history", image) for image, _ in camera.history))
+        if image not in images
     ]
-    missing = [name for name in images if name not in {camera.image for camera in contract.cameras}]
+    missing = [name for name in images if name not in {picture.image for picture in contract.pictures}]
     if unknown or not missing:
         return unknown
     fact = f"the model in {model.folder} also knows {', '.join(missing)}, which no camera provides"
-    return [warning("cameras", fact, "add the camera if the policy was trained with it on this robot")]
+    fix = "add the camera, or history of one, if the policy was trained with it on this robot"
+    return [warning("cameras", fact, fix)]
 
 
 def _sizes(model: Description, contract: Contract) -> list[Finding]:

@@ -49,7 +49,7 @@ class Camera(Stream):
     vla_accel_msgs/FrameHandle (ring). info: topic of the sensor_msgs/CameraInfo, empty for none. max_pixels:
     a compressed picture whose header says more is not decoded. rotation, crop: what of a picture the policy
     gets: turned clockwise by 0, 90, 180 or 270 degrees, then cropped around its centre to this share of each
-    side.
+    side. history: further images of the policy that are earlier frames, each with how much earlier [s].
     """
 
     name: str
@@ -59,6 +59,13 @@ class Camera(Stream):
     max_pixels: int = MAX_PIXELS
     rotation: int = 0
     crop: float = 1.0
+    history: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def kept(self) -> int:
+        """How many frames its history needs: those of its time, and twice those of an observation."""
+        ages_s = [age_s for _, age_s in self.history]
+        return math.ceil(max(ages_s) * self.rate_hz) + 1 + 2 * len(ages_s) if ages_s else 0
 
     def view(self, picture: np.ndarray) -> np.ndarray:
         """What the policy gets of uint8 [H, W, 3]: a view of the same memory, the array itself if all."""

@@ -48,6 +48,8 @@ _LONGEST_STOP_S = 10.0
 _LIMITS = ("lower", "upper", "velocity", "acceleration")
 _MOST_PIXELS = 7680 * 4320
 _LEAST_CROP = 0.25
+_A_PERIOD, _MOST_FRAMES = 0.99, 100
+"""Share of a camera's period between two frames of its history, and how many frames back it may go."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,29 @@ def read_camera(name: str, fields: Fields) -> Camera:
         max_pixels=int(pixels) if math.isfinite(pixels) else MAX_PIXELS,
         rotation=fields.choice("rotation", (0, 90, 180, 270), 0),
         crop=fields.number("crop", least=_LEAST_CROP, most=1.0, default=1.0),
+        history=_history(fields, stream.rate_hz) if fields.has("history") else (),
     )
     fields.close()
     return camera
+
+
+def _history(fields: Fields, rate_hz: float) -> tuple[tuple[str, float], ...]:
+    """Images of earlier frames, with their ages [s]: no two, nor the newest, can be of one frame."""
+    ages_s = fields.named_numbers("history")
+    previous_s = 0.0
+    for image, age_s in sorted(ages_s.items(), key=lambda item: item[1]):
+        if age_s < previous_s + _A_PERIOD / rate_hz:
+            problem = f"is less than a period at {rate_hz:g} Hz after {previous_s:g} s"
+            fields.refuse(
+                f"history.{image}", age_s, problem, "give seconds before the newest frame, each more"
+            )
+        elif age_s * rate_hz > _MOST_FRAMES:
+            problem = (
+                f"is {age_s * rate_hz:.0f} frames at {rate_hz:g} Hz, and {_MOST_FRAMES} are kept at most"
+            )
+            fields.refuse(f"history.{image}", age_s, problem, "lower the camera's rate")
+        previous_s = age_s
+    return tuple(ages_s.items())
 
 
 def read_joint(fields: Fields, robot: RobotLimits, actions: str) -> Joint:

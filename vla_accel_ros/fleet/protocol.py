@@ -76,8 +76,8 @@ class Admission:
 
 @dataclass(frozen=True)
 class EncodedObservation:
-    """An observation as it is sent. images: by the contract's camera name, JPEG or PNG (bytes) or pixels
-    (uint8 [H, W, 3], RGB). stamps_ns: by the same names. state float32 [D] and stamp_ns: as in
+    """An observation as it is sent. images: by the contract's name of the picture, JPEG or PNG (bytes) or
+    pixels (uint8 [H, W, 3], RGB). stamps_ns: by the same names. state float32 [D] and stamp_ns: as in
     types.Observation."""
 
     images: Mapping[str, bytes | np.ndarray]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,8 +23,9 @@ import numpy as np
 from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, make_monitors, wrong_stamp
 from vla_accel_ros.sensing.cameras.compressed import decode, write_bgr
-from vla_accel_ros.sensing.cameras.frame_sets import FrameSets
+from vla_accel_ros.sensing.cameras.frame_sets import NOTHING_NEW, FrameSets, again
 from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, Sources
+from vla_accel_ros.sensing.cameras.history import History
 from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.cameras.ring import Handle
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
@@ -38,8 +39,6 @@ _SILENT_OF_LIMIT = 0.8
 """Share of a stream's age limit after which its silence is named: before the robot stops for it."""
 _SILENT_S = 0.4
 """Silence from the beginning is named after this."""
-_NOTHING_NEW = NotReady("no new frame since the last observation")
-_JUMP_NS = 500_000_000
 _STATES, _LONGEST_S = 2048, 2.0
 """Joint states kept, and the delay of an image that they span at any rate."""
 _LOOKED_AT = 128
@@ -52,11 +51,11 @@ class Ingest:
     """The inputs of one robot. One thread writes, one other reads.
 
     image_hint: what to do if the rate of a camera that is not a ring is too low. copy: of frames in rings;
-    page_lock: of all frames; see RingReader.
+    page_lock: of all frames; see RingReader. least_images: see History.
 
     Attributes for diagnostics: `monitors` by stream name, `refused` messages by stream name, `waiting_for`,
     what an observation lacks (empty if there was one), `rings` for the cameras whose frames are in one;
-    `causes`, set by the node: why a stream may be silent, by stream name.
+    `history`; `causes`, set by the node: why a stream may be silent, by stream name.
     `sets` tells a loop when to take an observation.
     """
 
@@ -66,18 +65,21 @@ class Ingest:
         image_hint: str = IMAGE_HINT,
         copy: bool | None = None,
         page_lock: bool = True,
+        least_images: int = 0,
     ) -> None:
         self._contract, self._image_hint, cameras = contract, image_hint, contract.cameras
         self._lock = threading.Lock()
         in_rings = [camera.name for camera in cameras if camera.transport == "ring"]
-        self._pool = FramePool({c.name for c in cameras}.difference(in_rings), page_lock=page_lock)
+        self.history = History(contract, least_images)
+        pooled = {c.name for c in cameras}.difference(in_rings) | self.history.past.keys()
+        self._pool = FramePool(pooled, page_lock=page_lock, past=self.history.past)
         self.rings = RingReader(dict.fromkeys(in_rings, ""), copy, page_lock)
         self._oldest_s = {camera.name: camera.max_age_s for camera in cameras}
         span_s = min(max(self._oldest_s.values()), _LONGEST_S)
         continuous = [joint.name for joint in contract.joints if joint.continuous]
         self._joints = JointHistory([joint.name for joint in contract.observed], _STATES, span_s, continuous)
         self._poses = HandPoses(contract.tf, _STATES, span_s)
-        self._frames = Sources({c.name: self.rings if c.name in in_rings else self._pool for c in cameras})
+        self._frames = Sources({c.name: self._pool if c.name in pooled else self.rings for c in cameras})
         self._lease: Lease | None = None  # of the last observation
         self.sets = FrameSets({camera.name: camera.rate_hz for camera in contract.cameras})
         self._most_pixels = {camera.name: camera.max_pixels for camera in contract.cameras}
@@ -130,7 +132,10 @@ class Ingest:
         """Take the handle of a frame in a ring. Raises ValueError as `image` does. A frame that was already
         overwritten is counted, not refused."""
         with self._refusing(camera, now_ns):
-            self.rings.hear(camera, handle)
+            if camera in self.history.past:
+                self.rings.keep(camera, handle, self._pool)
+            else:
+                self.rings.hear(camera, handle)
         self._came(camera, handle.stamp_ns, now_ns)
 
     def mismatch(self, camera: str, height: int, width: int) -> str:
@@ -227,7 +232,7 @@ class Ingest:
             observation = self._newest(now_ns, self.instruction if words is None else words)
         if isinstance(observation, NotReady):
             silent_s = (now_ns - self._observed_ns) * 1e-9
-            if observation is not _NOTHING_NEW or silent_s > self._max_age_s:
+            if observation is not NOTHING_NEW or silent_s > self._max_age_s:
                 self.waiting_for = observation.reason
             return None
         self.waiting_for, self._observed_ns = "", observation.stamp_ns
@@ -265,14 +270,15 @@ class Ingest:
         if isinstance(lease, NotReady):
             return lease
         stamps = tuple(lease.frames[camera.name].stamp_ns for camera in cameras)
-        problem = self._again(stamps) or self._problem(stamps, now_ns)
+        problem = again(stamps, self._observed_stamps) or self._problem(stamps, now_ns, lease.frames)
         if problem is not None:
             lease.release()
             return problem
         self._release()
         self._lease, self._observed_stamps = lease, stamps
-        images = {camera.image: self._view(camera, lease.frames[camera.name].image) for camera in cameras}
-        stamps_ns = {camera.image: stamp_ns for camera, stamp_ns in zip(cameras, stamps)}
+        frames = {picture: lease.frames[picture.name] for picture in self.history.pictures(lease.frames)}
+        images = {picture.image: self._view(picture, frame.image) for picture, frame in frames.items()}
+        stamps_ns = {picture.image: frame.stamp_ns for picture, frame in frames.items()}
         return Observation(images, self._state(min(stamps)), words, min(stamps), lease.intact, stamps_ns)
 
     def _state(self, stamp_ns: int) -> np.ndarray:
@@ -296,18 +302,7 @@ class Ingest:
             self._lease.release()
         self._lease = None
 
-    def _again(self, stamps: tuple[int, ...]) -> NotReady | None:
-        """Refuse frames that were observed already, or older ones: the middleware may deliver out of
-        order."""
-        if stamps == self._observed_stamps:
-            return _NOTHING_NEW
-        previous = self._observed_stamps or stamps
-        back_ns = [was_ns - stamp_ns for was_ns, stamp_ns in zip(previous, stamps, strict=True)]
-        if any(0 < ns < _JUMP_NS for ns in back_ns):
-            return NotReady("the newest frames to arrive are older than those of the last observation")
-        return None
-
-    def _problem(self, stamps: tuple[int, ...], now_ns: int) -> NotReady | None:
+    def _problem(self, stamps: tuple[int, ...], now_ns: int, frames: Container[str]) -> NotReady | None:
         for camera, stamp_ns in zip(self._contract.cameras, stamps):
             age_s = (now_ns - stamp_ns) * 1e-9
             if age_s > camera.max_age_s:
@@ -318,7 +313,7 @@ class Ingest:
             return NotReady(self._joints.absence)
         max_age_s = self._contract.joint_states.max_age_s
         problem = self._joints.wrong_stamp(now_ns, max_age_s) or self._joints.far(min(stamps), max_age_s)
-        problem = problem or self._poses.problems(now_ns, min(stamps))
+        problem = problem or self._poses.problems(now_ns, min(stamps)) or self.history.problem(frames)
         return NotReady(problem) if problem else None
 
     def _came(self, camera: str, stamp_ns: int, now_ns: int) -> None:

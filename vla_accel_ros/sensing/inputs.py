@@ -215,6 +215,8 @@ class RobotInputs:
                     f"{newly} frames were overwritten before they were used, or found no free slot: give the "
                     "camera's ring more slots"
                 )
+        if name in self.ingest.history.past:
+            values["observations without history"] = self.ingest.history.incomplete
         if name in self.ingest.rings.cameras:
             values["memory of the ring"] = self.ingest.rings.page_lock(name).state
         return StreamState(name, problem, values)

@@ -37,7 +37,7 @@ class Client(Protocol):
 def check_keys(contract: Contract) -> None:
     """Raises ValueError if a camera is no picture of the contract's keys, the state has another length, or
     the answers cannot move its joints."""
-    keys, images = contract.keys, [camera.image for camera in contract.cameras]
+    keys, images = contract.keys, [picture.image for picture in contract.pictures]
     velocities = any(joint.action == "velocity" for joint in contract.action_joints)
     actions = VELOCITIES if velocities else contract.actions
     if keys.answers not in ("", actions):

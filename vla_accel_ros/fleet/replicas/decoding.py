@@ -13,11 +13,11 @@ from vla_accel_ros.types import Observation
 def decoded(encoded: EncodedObservation, contract: Contract, robot: str) -> Observation:
     """Return the observation with RGB images under the policy's image names.
 
-    Raises ValueError, with one sentence, if a camera is missing or is not in the contract, an image cannot be
-    decoded, or the state is not one finite number for each joint.
+    Raises ValueError, with one sentence, if a camera, or a part of the history, is missing or is not in the
+    contract, an image cannot be decoded, or the state is not one finite number for each joint.
     """
-    cameras = {camera.name: camera for camera in contract.cameras}
-    if encoded.images.keys() != cameras.keys():
+    cameras = {picture.name: picture for picture in contract.pictures}
+    if encoded.images.keys() not in (cameras.keys(), {camera.name for camera in contract.cameras}):
         raise ValueError(
             f"there are images of {sorted(encoded.images)}, the contract's cameras are {sorted(cameras)}; "
             "send one of each"

@@ -40,10 +40,11 @@ class EncodedIngest(Ingest):
     def __init__(
         self, contract: Contract, image_hint: str = IMAGE_HINT, jpeg_quality: int | None = None
     ) -> None:
-        compressed = [camera.name for camera in contract.cameras if camera.transport == "compressed"]
-        self._pictures: dict[str, deque[tuple[int, bytes, Header]]] = {
-            name: deque(maxlen=_KEPT) for name in compressed
-        }
+        self._pictures: dict[str, deque[tuple[int, bytes, Header]]] = {}
+        for camera in contract.cameras:
+            if camera.transport == "compressed":
+                kept = self._pictures[camera.name] = deque(maxlen=_KEPT + camera.kept)
+                self._pictures |= {image: kept for image, _ in camera.history}
         self._jpeg_quality = jpeg_quality
         super().__init__(contract, image_hint, page_lock=False)
 
@@ -67,7 +68,7 @@ class EncodedIngest(Ingest):
         images: dict[str, bytes | np.ndarray] = {}
         stamps_ns: dict[str, int] = {}
         try:
-            for camera in self._contract.cameras:
+            for camera in (p for p in self._contract.pictures if p.image in observation.images):
                 stamp_ns = stamps_ns[camera.name] = observation.stamps_ns[camera.image]
                 picture = self._picture(camera.name, stamp_ns)
                 pixels = observation.images[camera.image]

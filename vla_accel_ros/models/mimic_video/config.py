@@ -172,6 +172,11 @@ class MimicVideoConfig(Sizes):
         return (*(f"{CAMERA}_{age}" for age in past), CAMERA)
 
     @property
+    def history(self) -> dict[str, dict[str, float]]:
+        """Camera's image -> its earlier frames, with their ages [s] in the published trainings, at 5 Hz."""
+        return {CAMERA: {f"{CAMERA}_{age}": age / 5.0 for age in range(1, self.settings.img_horizon)}}
+
+    @property
     def max_prompt(self) -> int:
         """Most tokens of a prompt."""
         return self.settings.text_tokens

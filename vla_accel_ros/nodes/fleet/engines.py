@@ -60,7 +60,7 @@ class Making:
                 model=self.load.model,
                 contract=description.contract,
                 urdf=description.urdf,
-                topics={camera.name: camera.topic for camera in contract.cameras},
+                topics={picture.name: picture.topic for picture in contract.pictures},
                 robot=description.robot,
             )
 

@@ -142,7 +142,7 @@ def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequ
     """
     who = f"fleet/request {message.round} of {message.robot[:MOST_LETTERS]!r}"
     round_ = _round(who, message)
-    cameras = {camera.name: camera for camera in contract.cameras}
+    cameras = {picture.name: picture for picture in contract.pictures}
     images: dict[str, bytes | np.ndarray] = {}
     stamps_ns: dict[str, int] = {}
     for name, picture in pictures(message):
@@ -155,13 +155,14 @@ def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequ
         except ValueError as refusal:
             raise ValueError(f"{who}, camera {name}: {refusal}") from refusal
         stamps_ns[name] = stamp_ns(picture.header.stamp)
-    missing = [name for name in cameras if name not in images]
+    newest = [camera.name for camera in contract.cameras]
+    missing = [name for name in (cameras if len(images) > len(newest) else newest) if name not in images]
     if missing:
         raise ValueError(f"{who} has no image of camera {missing[0]!r}: send one of each of the contract's")
     stamp = stamp_ns(message.stamp)
-    if stamp != min(stamps_ns.values()):
+    if stamp != (oldest_ns := min(stamps_ns[name] for name in newest)):
         raise ValueError(
-            f"{who} says it was observed at {stamp} ns, its oldest image at {min(stamps_ns.values())} ns: "
+            f"{who} says it was observed at {stamp} ns, its oldest image at {oldest_ns} ns: "
             "these must be the same"
         )
     return ChunkRequest(

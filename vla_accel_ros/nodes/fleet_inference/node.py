@@ -63,7 +63,7 @@ class FleetInferenceNode(ObservingNode):
         encoding: dict[str, object] = (
             {} if jpeg_quality is None else {JPEG: jpeg_quality, JPEG_BY: cv2.__version__}
         )
-        topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
+        topics = {picture.name: self.resolve_topic_name(picture.topic) for picture in contract.pictures}
         self._provenance = Provenance(topics, encoding)
         self._trained: object = None
         self._session = self.output(SessionMessage, "session", qos.ALL_LATCHED)

@@ -53,7 +53,7 @@ class ActionChunks:
     def __init__(self, node: ManagedNode, engine: Engine, contract: Contract, ingest: Ingest) -> None:
         self._node, self._engine, self._contract, self._ingest = node, engine, contract, ingest
         self._worker = ThreadPoolExecutor(1, SERVICE)
-        self._cameras = {camera.image: camera for camera in contract.cameras}
+        self._cameras = {picture.image: picture for picture in contract.pictures}
         self._images = {camera.name: camera.image for camera in contract.cameras}
         self._images |= {image: image for image in self._cameras}
         self._kind = service_kind()
@@ -133,11 +133,11 @@ class ActionChunks:
                 )
                 raise ValueError(f"{stream} {age}: send images and robot_state, or look with `vla doctor`")
         images = dict[str, np.ndarray]()
-        for name, camera in self._cameras.items():
+        for camera in self._contract.cameras:
             picture = self._ingest.picture(camera.name, least=1 << 30)
             if picture is None:
                 raise ValueError(f"the newest image of camera {camera.name} was overwritten: ask again")
-            images[name] = camera.view(picture)
+            images[camera.image] = camera.view(picture)
         newest = self._ingest.newest_state()
         assert newest is not None  # it has a stamp
         return Observation(images, newest[0], words, now_ns, robot=SERVICE)

@@ -100,7 +100,8 @@ class Load:
             )
         if engine.runner.int8 is not None:
             warn(f"precision is {config.precision}: {engine.runner.int8.said}")
-        engine.prepare([len(contract.cameras)], range(1, policy.config.max_prompt + 1), preparing)
+        counts = len(contract.cameras), len(contract.pictures)
+        engine.prepare(counts, range(1, policy.config.max_prompt + 1), preparing)
         warm(warm_up(engine, contract))
         return engine
 
@@ -201,7 +202,7 @@ def black_frame(engine: Engine, contract: Contract) -> Observation:
     middle = np.array([(joint.lower + joint.upper) / 2 for joint in contract.observed])
     black = np.zeros((side, side, 3), np.uint8)
     return Observation(
-        images={camera.image: black for camera in contract.cameras},
+        images={picture.image: black for picture in contract.pictures},
         state=contract.to_policy(middle).astype(np.float32),
         instruction="warm up",
         stamp_ns=0,

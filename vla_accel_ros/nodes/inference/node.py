@@ -80,7 +80,12 @@ class InferenceNode(ObservingNode):
         self._executed = HorizonReport(self._horizons.spec)
         pace = ChunkPace(contract.chunk.max_age_s, min(loops["vision"].rate_hz, loops["action"].rate_hz))
         pace.expect(warm_s, warm_s + 1.0 / min(camera.rate_hz for camera in contract.cameras))
-        ingest = Ingest(contract, self.image_hint, page_lock=engine.policy.device.type == "cuda")
+        ingest = Ingest(
+            contract,
+            self.image_hint,
+            page_lock=engine.policy.device.type == "cuda",
+            least_images=engine.policy.chain.least_images,
+        )
         trained = TrainedInputs(contract, trained_state(engine.policy), trained_images(load.model))
         self.restore_instruction()
         inputs = RobotInputs(contract, ingest, self.instruction, pace, trained)

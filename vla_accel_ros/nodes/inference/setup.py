@@ -105,5 +105,5 @@ def session(node: ManagedNode, engine: Engine, load: Load, contract: Contract) -
         model=load.model,
         contract=Path(value(node, "contract") or demo_contract()).read_text(),
         urdf="" if contract.urdf is None else Path(contract.urdf).read_text(),
-        topics={camera.name: node.resolve_topic_name(camera.topic) for camera in contract.cameras},
+        topics={picture.name: node.resolve_topic_name(picture.topic) for picture in contract.pictures},
     )

@@ -170,7 +170,7 @@ def observed_to_message(
 ) -> Observed:
     """What a prefix was computed from. session: id of its engine's session."""
     stamps = observation.stamps_ns
-    stamps_ns = {camera.name: stamps[camera.image] for camera in contract.cameras if camera.image in stamps}
+    stamps_ns = {p.name: stamps[p.image] for p in contract.pictures if p.image in stamps}
     message = stamped(Observed, prefix.stamp_ns, session=session, kv_version=prefix.version)
     message.instruction, message.state = prefix.instruction, floats(prefix.state)
     message.cameras, message.stamps = list(stamps_ns), [_time(t_ns) for t_ns in stamps_ns.values()]

@@ -19,13 +19,27 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from vla_accel_ros.sensing.cameras.frames import JUMP_NS, NotReady
+
 FRESH = 0.25
 LATE = 0.5
 LEAST = 1 / 32
 _INTERVALS = 9
 _SLACK = 1.1
 _SILENT = 2.0
-_JUMP_NS = 500_000_000
+
+NOTHING_NEW = NotReady("no new frame since the last observation")
+
+
+def again(stamps: tuple[int, ...], observed: tuple[int, ...] | None) -> NotReady | None:
+    """Refuse frames of these stamps if they were observed already, or older ones: the middleware may deliver
+    out of order. observed: stamps of the last observation, None before the first."""
+    if stamps == observed:
+        return NOTHING_NEW
+    back_ns = [was_ns - stamp_ns for was_ns, stamp_ns in zip(observed or stamps, stamps, strict=True)]
+    if any(0 < ns < JUMP_NS for ns in back_ns):
+        return NotReady("the newest frames to arrive are older than those of the last observation")
+    return None
 
 
 class FrameSets:
@@ -114,7 +128,7 @@ class FrameSets:
 
     def _is_newer(self, oldest_ns: int) -> bool:
         """Whether this set is newer than the last one; a much older stamp means a clock that was set back."""
-        return self._oldest_ns is None or not -_JUMP_NS < oldest_ns - self._oldest_ns <= 0
+        return self._oldest_ns is None or not -JUMP_NS < oldest_ns - self._oldest_ns <= 0
 
     def _is_fresh(self) -> bool:
         if self._came_s is None or not self._intervals:

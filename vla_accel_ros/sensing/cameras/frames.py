@@ -15,9 +15,15 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import numpy as np
+
+from vla_accel_ros.sensing.cameras.history import Past
+
+JUMP_NS = 500_000_000
+"""A stamp that is earlier by this is of a clock that was set back; by less, of a late frame."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +118,20 @@ class FramePool:
     """Slots of several cameras. One writer per camera, any number of readers, from any threads.
 
     slots: per camera; 2 + the number of simultaneous leases never drops a frame. page_lock: page-lock them
-    where CUDA is available.
+    where CUDA is available. past: by camera; a lease of its frame has the earlier ones by image, or none.
     """
 
-    def __init__(self, cameras: Iterable[str], slots: int = 4, page_lock: bool = True):
+    def __init__(
+        self,
+        cameras: Iterable[str],
+        slots: int = 4,
+        page_lock: bool = True,
+        past: Mapping[str, Past] = MappingProxyType({}),
+    ):
         if slots < 2:
             raise ValueError(f"slots = {slots} leaves no room to write while one is read: give at least 2")
         self._cameras = {name: _Camera() for name in cameras}
-        self._slots, self._page_lock = slots, page_lock
+        self._slots, self._page_lock, self._past = slots, page_lock, past
         self._lock = threading.Lock()
         self._written = 0
 
@@ -142,6 +154,8 @@ class FramePool:
             with self._lock:
                 self._written += 1
                 slot.stamp_ns, slot.number, slot.writing = stamp_ns, self._written, False
+                if camera in self._past:
+                    self._forget_before_jump(camera, stamp_ns)
 
     def newest(self, camera: str) -> Lease | None:
         """The newest frame of one camera, None before the first."""
@@ -181,7 +195,8 @@ class FramePool:
         if there is no such slot."""
         slots_of = self._cameras[camera]
         if not slots_of.slots or slots_of.slots[0].image.shape != (height, width, 3):
-            slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(self._slots)]
+            count = self._slots + (self._past[camera].kept if camera in self._past else 0)
+            slots = [_Slot(_allocate((height, width, 3), self._page_lock)) for _ in range(count)]
             with self._lock:
                 slots_of.slots = slots
         with self._lock:
@@ -194,15 +209,26 @@ class FramePool:
             slot.writing = True
             return slot
 
+    def _forget_before_jump(self, camera: str, stamp_ns: int) -> None:
+        """Forget all but the newest arrival, of this stamp, if the camera's clock was set back before it."""
+        _, *others = self._cameras[camera].published()
+        if any(slot.stamp_ns - stamp_ns >= JUMP_NS for slot in others):
+            for slot in others:
+                slot.number = 0
+
     def _lease(self, chosen: Mapping[str, _Slot]) -> Lease:
-        for slot in chosen.values():
+        slots = dict(chosen)
+        for camera in self._past.keys() & chosen.keys():
+            published = self._cameras[camera].published()
+            slots |= self._past[camera].of_frames(published, chosen[camera].stamp_ns)
+        for slot in slots.values():
             slot.readers += 1
         frames = {}
-        for camera, slot in chosen.items():
+        for name, slot in slots.items():
             image = slot.image.view()
             image.setflags(write=False)
-            frames[camera] = Frame(camera, slot.stamp_ns, image)
-        return Lease(frames, list(chosen.values()), self._lock)
+            frames[name] = Frame(name, slot.stamp_ns, image)
+        return Lease(frames, list(slots.values()), self._lock)
 
 
 class JoinedLease(Lease):

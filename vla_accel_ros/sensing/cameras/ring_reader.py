@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotRea
 from vla_accel_ros.sensing.cameras.ring import ENCODING, Handle, Record, fence
 from vla_accel_ros.sensing.cameras.ring_view import OpenRing
 from vla_accel_ros.sensing.segment import segment_path
+from vla_accel_ros.types import Torn
 
 Choice = Callable[[Mapping[str, Sequence[Record]]], "dict[str, Record] | NotReady"]
 
@@ -131,14 +132,27 @@ class RingReader:
         """
         return self._lease(cameras, partial(together, max_skew_s=max_skew_s))
 
-    def hear(self, camera: str, handle: Handle) -> None:
-        """A handle has arrived: follow its ring, and count its frame as overtaken if it is already gone.
+    def hear(self, camera: str, handle: Handle) -> bool:
+        """A handle has arrived: follow its ring. Returns whether its frame is there; if it is already gone,
+        it is counted as overtaken.
 
         Raises ValueError, one sentence, for a handle whose ring cannot be read here.
         """
         self.follow(camera, handle.ring)
         with self._lock:
-            self._find(camera, handle)
+            return self._find(camera, handle) is not None
+
+    def keep(self, camera: str, handle: Handle, pool: FramePool) -> None:
+        """`hear`, and copy the frame into a pool, unless it is overwritten meanwhile."""
+        lease = self.take(handle) if self.hear(camera, handle) else _OVERTAKEN
+        if isinstance(lease, NotReady):
+            return
+        pixels = lease.frames[camera].image
+        with suppress(Torn), lease, pool.write(camera, handle.stamp_ns, *pixels.shape[:2]) as slot:
+            if slot is not None:
+                slot[:] = pixels
+                if not lease.intact():
+                    raise Torn
 
     def take(self, handle: Handle) -> Lease | NotReady:
         """The frame of this handle, or why it is not available (any more)."""

@@ -38,7 +38,7 @@ def recorded(path: Path, limit: int, robot: str = "") -> tuple[list[Observation]
         for session in sessions
         if (session.model, session.contract) == (sessions[0].model, sessions[0].contract)
     ]
-    cameras = {camera.name: camera for camera in contract.cameras}
+    cameras = {picture.name: picture for picture in contract.pictures}
     count = moments.complete(same)
     numbers = set(np.linspace(0, count - 1, min(limit, count)).astype(int).tolist())
     observations: list[Observation] = []

@@ -47,13 +47,31 @@ def camera_names(images: Iterable[str]) -> dict[str, str]:
     return names
 
 
+def images_of(model: Description) -> tuple[str, ...]:
+    """The policy's images that want a camera: not earlier frames of another."""
+    earlier = {image for ages_s in _history(model).values() for image in ages_s}
+    return tuple(image for image in model.config.image_names if image not in earlier)
+
+
+def _history(model: Description) -> Mapping[str, Mapping[str, float]]:
+    """Image -> the images that are its earlier frames, with their ages [s] in training."""
+    return getattr(model.config, "history", {})
+
+
+def _history_lines(model: Description, image: str) -> list[str]:
+    if not (ages_s := _history(model).get(image)):
+        return []
+    ages = ", ".join(f"{plain(name)}: {age_s:g}" for name, age_s in ages_s.items())
+    return [line(2, "history", f"{{{ages}}}", "seconds before the newest, as published: or your training's")]
+
+
 def match(model: Description, survey: Survey, mapping: Mapping[str, str]) -> list[Match]:
     """The cameras that the contract gets: those of the policy's images, and while an image has none, all
     others, too. mapping: camera, or its topic -> image.
 
     Raises ValueError if the mapping names what is not there.
     """
-    cameras, images = survey.cameras, model.config.image_names
+    cameras, images = survey.cameras, images_of(model)
     named = {stream.topic: name for name, stream in cameras.items()}
     reasons: dict[str, tuple[str, str]] = {}
     for key, image in mapping.items():
@@ -89,7 +107,7 @@ def camera_lines(
 ) -> list[str]:
     """The section of a contract. pictures: files by camera."""
     assigned = {each.image for each in matches}
-    free = [image for image in model.config.image_names if image not in assigned]
+    free = [image for image in images_of(model) if image not in assigned]
     lines = []
     for each in matches:
         stream, reason = each.stream, each.reason
@@ -116,6 +134,7 @@ def camera_lines(
                 "by its stamps" if rate else "one message came",
             ),
             line(2, "max_age_s", f"{max(0.5, 5.0 / rate if rate else 0.5):.2g}", AGE),
+            *_history_lines(model, each.image),
         ]
     if free and UNKNOWN not in assigned:
         lines.append(f"  # No camera was found for {', '.join(free)}.")
@@ -129,7 +148,7 @@ def trained_lines(model: Description, survey: Survey | None) -> list[str]:
     """The section without cameras of a robot: without a survey, topics are those of this package's camera
     node."""
     lines = []
-    for name, image in camera_names(model.config.image_names).items():
+    for name, image in camera_names(images_of(model)).items():
         trained = model.camera_sources.get(image)
         topic = trained if trained is not None and re.fullmatch(NAME, trained) else name
         comment = "the checkpoint" if trained is None else f"the checkpoint: {image} ({trained} in training)"
@@ -142,6 +161,7 @@ def trained_lines(model: Description, survey: Survey | None) -> list[str]:
             line(2, "image", plain(image), comment),
             line(2, "rate_hz", "30", "a default: or your camera's"),
             line(2, "max_age_s", "0.5", AGE),
+            *_history_lines(model, image),
         ]
     return lines
 

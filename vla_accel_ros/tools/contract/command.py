@@ -134,11 +134,11 @@ def _read(arguments: argparse.Namespace, model: Description) -> Robot:
 def _asked(model: Description, survey: Survey, mapping: Mapping[str, str]) -> dict[str, str]:
     """Which camera is which image, by who sits at the terminal; nothing without one."""
     from vla_accel_ros.contract.fields import UNKNOWN
-    from vla_accel_ros.tools.contract.cameras import match
+    from vla_accel_ros.tools.contract.cameras import images_of, match
 
     answers: dict[str, str] = {}
     matches = match(model, survey, mapping)
-    free = [image for image in model.config.image_names if image not in {each.image for each in matches}]
+    free = [image for image in images_of(model) if image not in {each.image for each in matches}]
     for each in matches if sys.stdin.isatty() else ():
         if each.image == UNKNOWN and free:
             _tell(f"which image is camera {each.camera} ({', '.join(free)}; empty: not known)? ", end="")

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         from vla_accel_ros.contract.contract import Contract
 
         contract = Contract.load(arguments.contract)
-        views, age = len(contract.cameras), age or contract.chunk.max_age_s
+        views, age = len(contract.pictures), age or contract.chunk.max_age_s
     if arguments.measure is not None:
         device = measured(device, arguments.measure)
     given = {name: getattr(arguments, name) for name in ENGINE if hasattr(arguments, name)}

@@ -203,7 +203,7 @@ class _Stage:
             return "".join(answer)
 
     def _seen(self, moment: Moment) -> list[Camera]:
-        return [camera for camera in self.contract.cameras if camera.name in moment.images]
+        return [picture for picture in self.contract.pictures if picture.name in moment.images]
 
 
 def company(settings: Mapping[str, object]) -> list[str]:
