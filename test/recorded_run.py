@@ -130,8 +130,8 @@ class Run:
             self.load.settings,
             model=self.model,
             contract=Path(self._file).read_text(),
-            urdf="",
-            topics={camera.name: f"{self._space}/{camera.topic}" for camera in self.contract.cameras},
+            urdf="" if self.contract.urdf is None else self.contract.urdf.read_text(),
+            topics={picture.name: f"{self._space}/{picture.topic}" for picture in self.contract.pictures},
             checksum=checksum(self.model),
             robot=self._robot,
         )
@@ -141,17 +141,21 @@ class Run:
         name = self._robot or self._apart
         return f"/{name}" if name else ""
 
-    def _one(self) -> None:
-        stamp_ns = START_NS + self._frame * PERIOD_NS
-        self._now_ns = stamp_ns + PERIOD_NS // 2
+    def observe(self, stamp_ns: int, state: np.ndarray, words: str) -> Observation:
+        """What is seen at a time."""
         images, stamps_ns = {}, {}
         for number, camera in enumerate(self.contract.cameras):
             stamps_ns[camera.image] = stamp_ns + number
             picture = self._picture(camera.name, camera.topic, stamp_ns + number)
             images[camera.image] = camera.view(picture)
+        return Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)
+
+    def _one(self) -> None:
+        stamp_ns = START_NS + self._frame * PERIOD_NS
+        self._now_ns = stamp_ns + PERIOD_NS // 2
         state, felt = self._rng.uniform(-0.5, 0.5, (2, len(self.contract.state_names))).astype(np.float32)
         words = f"reach the {('red', 'blue')[self._frame % 5 == 4]} block"
-        observation = Observation(images, state, words, stamp_ns, stamps_ns=stamps_ns, robot=self._robot)
+        observation = self.observe(stamp_ns, state, words)
         with self.engine.observe(observation) as prefix:
             observed = convert.observed_to_message(prefix, observation, self.contract, self.session.id)
             self.write(f"{self._space}/observed", observed)

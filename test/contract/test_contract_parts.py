@@ -3,6 +3,8 @@ mapped grippers, a home, and actions that are twists."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from good_contract import FROM_URDF, GOOD, SERVO, URDF, load, load_with_urdf
@@ -225,3 +227,43 @@ def test_following_errors_are_usual_given_or_off(tmp_path):
     for zero in ("0", "0.0"):  # which is no error at all, and not any
         with pytest.raises(ValueError, match=rf"joints\[1\].following_error = {zero} "):
             load(tmp_path, text.replace("following_error: off", f"following_error: {zero}"))
+
+
+HISTORY = "max_age_s: 0.2, history: {ago_2: 0.4, ago_1: 0.2}}"
+
+
+def test_camera_has_earlier_frames_as_further_pictures(tmp_path):
+    contract = load(tmp_path, GOOD.replace("max_age_s: 0.2}", HISTORY, 1).replace("top/image_raw", "top"))
+    top, side = contract.cameras
+    assert top.history == (("ago_2", 0.4), ("ago_1", 0.2)) and side.history == ()
+    earlier = [replace(top, name=name, image=name, history=()) for name in ("ago_2", "ago_1")]
+    assert contract.pictures == (top, side, *earlier)
+    assert list(contract.keys.images) == ["base_0_rgb", "left_wrist_0_rgb", "ago_2", "ago_1"]
+    assert load(tmp_path, GOOD).pictures == load(tmp_path, GOOD).cameras
+
+
+@pytest.mark.parametrize(
+    ("history", "facts"),
+    [
+        ("{}", ["cameras.top.history"]),
+        ("[a]", ["cameras.top.history"]),
+        ("{a: soon}", ["cameras.top.history.a", "soon"]),
+        ("{a: 0}", ["cameras.top.history.a", "30 Hz"]),
+        ("{a: -0.2}", ["cameras.top.history.a", "-0.2"]),
+        ("{a: 0.2, b: 0.22}", ["cameras.top.history.b", "0.22", "30 Hz"]),
+        ("{a: 3.4}", ["cameras.top.history.a", "102", "100"]),
+        ("{base_0_rgb: 0.2}", ["cameras.top.history.base_0_rgb", "cameras.top.image"]),
+        ("{left_wrist_0_rgb: 0.2}", ["cameras.top.history.left_wrist_0_rgb", "cameras.side.image"]),
+        ("{side: 0.2}", ["cameras.top.history.side", "cameras.side"]),
+    ],
+)
+def test_history_that_cannot_be_is_refused_with_its_field(tmp_path, history, facts):
+    text = GOOD.replace("max_age_s: 0.2}", f"max_age_s: 0.2, history: {history}}}", 1)
+    with pytest.raises(ValueError, match=r"cameras\.top\.history") as refused:
+        load(tmp_path, text)
+    assert all(fact in str(refused.value) for fact in facts) and "\n" not in str(refused.value)
+
+
+def test_history_may_be_written_with_two_digits_of_a_period(tmp_path):
+    text = GOOD.replace("rate_hz: 30, max_age_s: 0.2}", "rate_hz: 3, max_age_s: 0.4, history: {a: 0.33}}", 1)
+    assert load(tmp_path, text).cameras[0].history == (("a", 0.33),)

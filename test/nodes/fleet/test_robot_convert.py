@@ -68,6 +68,23 @@ def test_a_request_survives(contract):
     )
 
 
+def test_a_request_has_every_earlier_frame_or_none_and_is_as_old_as_the_newest(contract):
+    front, wrist = contract.cameras
+    contract = replace(contract, cameras=(replace(front, history=(("ago_1", 0.2), ("ago_2", 0.4))), wrist))
+    asked = make_request()
+    assert convert.request_from_message(convert.request_to_message(asked), contract).observation.images
+    seen, earlier = asked.observation, {"ago_1": PIXELS // 2, "ago_2": JPEG}
+    stamps_ns = {**seen.stamps_ns, "ago_1": STAMP - 200_000_000, "ago_2": STAMP - 400_000_000}
+    seen = replace(seen, images={**seen.images, **earlier}, stamps_ns=stamps_ns)
+    message = over_the_wire(convert.request_to_message(replace(asked, observation=seen)))
+    back = convert.request_from_message(message, contract).observation
+    assert (back.stamp_ns, back.stamps_ns) == (STAMP, stamps_ns) and back.images["ago_2"] == JPEG
+    np.testing.assert_array_equal(back.images["ago_1"], PIXELS // 2)
+    message.compressed = message.compressed[:1]
+    with pytest.raises(ValueError, match="no image of camera 'ago_2'"):
+        convert.request_from_message(message, contract)
+
+
 def test_a_request_without_a_deadline_or_a_last_chunk_survives(contract):
     message = convert.request_to_message(make_request(within_s=math.inf, executed_s=-1.0, remaining=0))
     back = convert.request_from_message(over_the_wire(message), contract)

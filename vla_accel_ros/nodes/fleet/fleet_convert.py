@@ -161,10 +161,8 @@ def request_from_message(message: FleetRequest, contract: Contract) -> ChunkRequ
         raise ValueError(f"{who} has no image of camera {missing[0]!r}: send one of each of the contract's")
     stamp = stamp_ns(message.stamp)
     if stamp != (oldest_ns := min(stamps_ns[name] for name in newest)):
-        raise ValueError(
-            f"{who} says it was observed at {stamp} ns, its oldest image at {oldest_ns} ns: "
-            "these must be the same"
-        )
+        times = f"{stamp} ns, its oldest image at {oldest_ns} ns"
+        raise ValueError(f"{who} says it was observed at {times}: these must be the same")
     return ChunkRequest(
         round=round_,
         attempt=message.attempt,

@@ -38,7 +38,7 @@ class Past:
 
     def of_frames(self, frames: Sequence[S], stamp_ns: int) -> dict[str, S]:
         """Those of the frame of that time, by image; none if one is absent. frames: at least one."""
-        earlier = dict[str, S]()
+        earlier: dict[str, S] = {}
         for image, age_ns in self.ages_ns.items():
             then_ns = stamp_ns - age_ns
             earlier[image] = min(frames, key=lambda frame: abs(frame.stamp_ns - then_ns))
