@@ -29,7 +29,7 @@ class Observation:
     images: policy image name (`base_0_rgb`, ...) -> uint8 [H, W, 3], RGB. A missing camera is absent.
     state: float32 [D], the joints in the contract's order and units, not normalised.
     instruction: what the robot was told to do.
-    stamp_ns: capture time of the oldest image, in nanoseconds of the ROS clock.
+    stamp_ns: capture time of the oldest camera's image, in nanoseconds of the ROS clock.
     intact: whether the images are still those that were observed. They may lie in shared memory that a camera
         process writes; ask after reading the pixels, and discard the result if it returns False.
     stamps_ns: image name -> its capture time, where known.

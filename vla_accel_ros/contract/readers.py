@@ -47,9 +47,7 @@ _FASTEST_TURN = 60.0
 _LONGEST_STOP_S = 10.0
 _LIMITS = ("lower", "upper", "velocity", "acceleration")
 _MOST_PIXELS = 7680 * 4320
-_LEAST_CROP = 0.25
-_A_PERIOD, _MOST_FRAMES = 0.99, 100
-"""Share of a camera's period between two frames of its history, and how many frames back it may go."""
+_LEAST_CROP, _LONGEST_HISTORY = 0.25, 100
 
 
 @dataclass(frozen=True)
@@ -91,20 +89,14 @@ def read_camera(name: str, fields: Fields) -> Camera:
 
 def _history(fields: Fields, rate_hz: float) -> tuple[tuple[str, float], ...]:
     """Images of earlier frames, with their ages [s]: no two, nor the newest, can be of one frame."""
-    ages_s = fields.named_numbers("history")
-    previous_s = 0.0
+    ages_s, least_s, most_s = fields.named_numbers("history"), 0.99 / rate_hz, _LONGEST_HISTORY / rate_hz
     for image, age_s in sorted(ages_s.items(), key=lambda item: item[1]):
-        if age_s < previous_s + _A_PERIOD / rate_hz:
-            problem = f"is less than a period at {rate_hz:g} Hz after {previous_s:g} s"
+        if age_s < least_s or age_s > most_s:
+            problem = f"is not from {least_s:.3g} to {most_s:.3g}, at {rate_hz:g} Hz and after other frames"
             fields.refuse(
-                f"history.{image}", age_s, problem, "give seconds before the newest frame, each more"
+                f"history.{image}", age_s, problem, "give seconds before the newest, or lower rate_hz"
             )
-        elif age_s * rate_hz > _MOST_FRAMES:
-            problem = (
-                f"is {age_s * rate_hz:.0f} frames at {rate_hz:g} Hz, and {_MOST_FRAMES} are kept at most"
-            )
-            fields.refuse(f"history.{image}", age_s, problem, "lower the camera's rate")
-        previous_s = age_s
+        least_s = age_s + 0.99 / rate_hz
     return tuple(ages_s.items())
 
 

@@ -108,8 +108,8 @@ def _unsaid(contract: Contract) -> Iterator[str]:
     if relative := [joint.name for joint in joints if joint.action == "delta"]:
         yield f"rosetta's actions are absolute, but the policy's are relative: {', '.join(relative)}"
     for camera in contract.cameras:
-        if camera.rotation or camera.crop < 1.0:
-            yield f"camera {camera.name}: rotation and crop are not in it"
+        if camera.rotation or camera.crop < 1.0 or camera.history:
+            yield f"camera {camera.name}: rotation, crop and history are not in it"
 
 
 def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:

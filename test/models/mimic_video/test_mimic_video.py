@@ -16,6 +16,7 @@ import torch
 from mimic_video_oracle import MimicVideoOracle, settings_of
 from torch import Tensor
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
@@ -26,6 +27,9 @@ from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, DiTConfig
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
 from vla_accel_ros.models.mimic_video.statistics import read_units
+from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.sensing.cameras.image import image_message
+from vla_accel_ros.sensing.ingest import Ingest
 
 RECORDING = Path(__file__).parents[2] / "data" / "oracles" / "mimic_video"
 SAID = settings_of(json.loads((RECORDING / "oracle.json").read_text()))
@@ -269,6 +273,24 @@ def test_the_newest_frame_stands_for_older_ones_that_are_missing(recording: Mimi
     others = {name: image for name, image in whole.images.items() if name != "workspace_rgb"}
     with pytest.raises(ValueError, match="workspace_rgb"):
         policy.inputs(replace(whole, images=others))
+
+
+def test_a_camera_at_5_hz_gives_the_frames_of_the_recording_by_its_history(
+    recording: MimicVideoOracle,
+) -> None:
+    names, frames = recording.policy.config.image_names, recording.observation.images
+    arm = Contract.load(demo_contract())
+    (camera, *_), history = arm.cameras, tuple(recording.policy.config.history["workspace_rgb"].items())
+    camera = replace(camera, image="workspace_rgb", rate_hz=5.0, history=history)
+    ingest = Ingest(replace(arm, cameras=(camera,)), page_lock=False)
+    for number, name in enumerate(names):
+        stamp_ns = 10**9 + number * 200_000_000
+        ingest.joints(arm.joint_names, [0.0] * 6, stamp_ns, stamp_ns)
+        ingest.image(camera.name, bytes(image_message(stamp_ns, "", frames[name])), stamp_ns)
+    observation = ingest.observe(stamp_ns, "lift it")
+    assert observation is not None and observation.images.keys() == frames.keys()
+    for name in names:
+        np.testing.assert_array_equal(observation.images[name], frames[name])
 
 
 def test_a_latent_is_of_the_frames_until_its_own(recording: MimicVideoOracle) -> None:

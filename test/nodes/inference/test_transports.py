@@ -15,7 +15,7 @@ from typing import Any
 import cv2
 import numpy as np
 import yaml
-from builders import make_checkpoint
+from builders import CAMERAS, make_checkpoint, make_config
 from running import NodeProcess, until
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
@@ -34,17 +34,21 @@ from vla_accel_ros.types import Chunk, Observation
 HEIGHT, WIDTH, PADDING = 30, 42, 10
 INSTRUCTION = "reach the green block"
 STEPS = 2
+BEFORE = "before"
 KINDS = {"raw": Image, "compressed": CompressedImage, "ring": FrameHandle}
 
 Pixels = dict[str, np.ndarray]
 
 
 def write_contract(folder: Path, **transports: str) -> Path:
-    """The simulated arm's contract with these transports of its cameras, each on topic camera/<name>/x."""
+    """The simulated arm's contract with these transports of its cameras, each on topic camera/<name>/x; of a
+    ring, the frame before is an image, too."""
     contract = yaml.safe_load(demo_contract().read_text())
     for camera, transport in transports.items():
         topic, info = f"camera/{camera}/x", f"camera/{camera}/camera_info"
         contract["cameras"][camera] |= {"topic": topic, "transport": transport, "info": info}
+        if transport == "ring":
+            contract["cameras"][camera]["history"] = {BEFORE: 0.2}
     path = folder / "contract.yaml"
     path.write_text(yaml.safe_dump(contract))
     return path
@@ -98,11 +102,13 @@ class Robot:
         joints = JointState(name=list(self.contract.joint_names), position=positions.tolist())
         set_stamp(joints.header.stamp, now_ns)
         self._joints.publish(joints)
-        for camera, publisher in self.publishers.items():
-            message = self.message(camera, pixels[camera], encoding, now_ns)
-            set_stamp(message.header.stamp, now_ns)
-            publisher.publish(message)
-            self._infos[camera].publish(CameraInfo(height=HEIGHT, width=WIDTH + 1))
+        for camera in self.contract.cameras:
+            before = [(image, now_ns - round(age_s * 1e9)) for image, age_s in camera.history]
+            for name, taken_ns in (*before, (camera.name, now_ns)):
+                message = self.message(camera.name, pixels[name], encoding, taken_ns)
+                set_stamp(message.header.stamp, taken_ns)
+                self.publishers[camera.name].publish(message)
+            self._infos[camera.name].publish(CameraInfo(height=HEIGHT, width=WIDTH + 1))
         return now_ns
 
     def chunk_of(self, pixels: Pixels, positions: np.ndarray, encoding: str = "rgb8") -> Chunk:
@@ -115,7 +121,8 @@ class Robot:
             return (
                 observed is not None
                 and chunk.stamp_ns in sent_ns
-                and {stamp_ns(stamp) for stamp in observed.stamps} == {chunk.stamp_ns}
+                and len(observed.stamps) == len(self.contract.pictures)
+                and {stamp_ns(stamp) for stamp in observed.stamps[:2]} == {chunk.stamp_ns}
                 and np.allclose(observed.state, state, atol=1e-6)
                 and (chunk.state is None or np.allclose(chunk.state, state, atol=1e-6))
             )
@@ -131,7 +138,7 @@ class Robot:
 
     def compare(self, seed: int, encoding: str = "rgb8") -> None:
         """Send a frame of noise, and compare its chunk with one of the same pixels."""
-        rng, cameras = np.random.default_rng(seed), self.contract.cameras
+        rng, cameras = np.random.default_rng(seed), self.contract.pictures
         pixels = {c.name: rng.integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8) for c in cameras}
         if encoding == "mono8":
             pixels = {name: np.repeat(rgb[..., :1], 3, axis=2) for name, rgb in pixels.items()}
@@ -155,7 +162,8 @@ class Robot:
 
 @contextmanager
 def robot(start, operator, folder: Path, **transports: str) -> Iterator[Robot]:
-    path, model = write_contract(folder, **transports), make_checkpoint(folder / "model")
+    path, config = write_contract(folder, **transports), make_config(image_names=(*CAMERAS, BEFORE))
+    model = make_checkpoint(folder / "model", config)
     parameters = {"steps": STEPS, "vision_hz": 60.0, "language_hz": 0.0, "autostart": True}
     node = start("inference", model=str(model), contract=str(path), **parameters)
     with ExitStack() as closing:

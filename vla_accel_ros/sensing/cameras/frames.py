@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
-from vla_accel_ros.sensing.cameras.history import Past
+from vla_accel_ros.sensing.cameras.history import Past, S, Stamped, nearest_of
 
 JUMP_NS = 500_000_000
 """A stamp that is earlier by this is of a clock that was set back; by less, of a late frame."""
@@ -40,16 +40,6 @@ class NotReady:
     """One sentence that says why there is nothing to work on."""
 
     reason: str
-
-
-class Stamped(Protocol):
-    """Anything with a capture time."""
-
-    @property
-    def stamp_ns(self) -> int: ...
-
-
-S = TypeVar("S", bound=Stamped)
 
 
 class Lease:
@@ -311,11 +301,6 @@ def together(published: Mapping[str, Sequence[S]], max_skew_s: float) -> dict[st
 
 def _chosen(leases: Mapping[str, Lease], max_skew_s: float) -> dict[str, Frame] | NotReady:
     return together({camera: (lease.frames[camera],) for camera, lease in leases.items()}, max_skew_s)
-
-
-def nearest_of(frames: Sequence[S], stamp_ns: int) -> S:
-    """The frame that was taken nearest to that time."""
-    return min(frames, key=lambda frame: abs(frame.stamp_ns - stamp_ns))
 
 
 def _skew_s(chosen: Mapping[str, Stamped]) -> float:

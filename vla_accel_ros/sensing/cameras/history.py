@@ -11,14 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-if TYPE_CHECKING:  # frames.py imports this module
+if TYPE_CHECKING:  # a contract imports the arm's kinematics, which a camera's process does without
     from vla_accel_ros.contract.contract import Camera, Contract
-    from vla_accel_ros.sensing.cameras.frames import S
 
 _NEAR = 0.49
 """Share of a period by which a frame may be off: then none is nearest to two times."""
+
+
+class Stamped(Protocol):
+    """Anything with a capture time."""
+
+    @property
+    def stamp_ns(self) -> int: ...
+
+
+S = TypeVar("S", bound=Stamped)
+
+
+def nearest_of(frames: Sequence[S], stamp_ns: int) -> S:
+    """The frame that was taken nearest to that time."""
+    return min(frames, key=lambda frame: abs(frame.stamp_ns - stamp_ns))
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Past:
         earlier: dict[str, S] = {}
         for image, age_ns in self.ages_ns.items():
             then_ns = stamp_ns - age_ns
-            earlier[image] = min(frames, key=lambda frame: abs(frame.stamp_ns - then_ns))
+            earlier[image] = nearest_of(frames, then_ns)
             if abs(earlier[image].stamp_ns - then_ns) >= self.near_ns:
                 return {}
         return earlier

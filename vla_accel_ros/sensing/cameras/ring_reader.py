@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from vla_accel_ros.engine.stages.memory.host_memory import PageLock
-from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, nearest_of, together
+from vla_accel_ros.sensing.cameras.frames import Frame, FramePool, Lease, NotReady, together
+from vla_accel_ros.sensing.cameras.history import nearest_of
 from vla_accel_ros.sensing.cameras.ring import ENCODING, Handle, Record, fence
 from vla_accel_ros.sensing.cameras.ring_view import OpenRing
 from vla_accel_ros.sensing.segment import segment_path
