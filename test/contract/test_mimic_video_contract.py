@@ -46,4 +46,6 @@ def test_earlier_frames_are_history_of_one_camera_and_no_cameras_of_their_own(tm
     assert any("workspace_rgb_3" in finding and "history" in finding for finding in findings(alone))
     assert not any("workspace_rgb" in finding for finding in findings(whole))
     (unknown,) = findings(whole.replace("workspace_rgb_3", "workspace_rgb_9"))
-    assert "cameras.top.history" in unknown and "'workspace_rgb_9'" in unknown and "workspace_rgb_3" in unknown
+    assert (
+        "cameras.top.history" in unknown and "'workspace_rgb_9'" in unknown and "workspace_rgb_3" in unknown
+    )

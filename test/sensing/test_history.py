@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,14 +18,18 @@ from streams import MS, TASK, S, make_contract
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.fleet.replicas.decoding import decoded
 from vla_accel_ros.fleet.robot.observing import EncodedIngest
+from vla_accel_ros.sensing.cameras.frames import FramePool
 from vla_accel_ros.sensing.cameras.image import image_message
 from vla_accel_ros.sensing.cameras.ring import RingWriter
+from vla_accel_ros.sensing.cameras.ring_reader import RingReader
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.inputs import RobotInputs
 from vla_accel_ros.types import Observation
 
 NOW = 100 * S
 NEWEST, BEFORE, FIRST = "base_0_rgb", "before", "first"
 SIDE = 16
+PIXELS = np.zeros((SIDE, SIDE, 3), np.uint8)
 
 
 def contract_of(transport: str = "raw", rate_hz: float = 10.0) -> Contract:
@@ -162,7 +168,7 @@ def test_history_that_is_in_use_keeps_its_pixels_and_costs_the_camera_no_frame(c
 
 
 def test_history_is_whole_at_every_frame_of_a_fast_camera_whose_observations_are_slow() -> None:
-    """At 30 Hz 0.2 s are 6 frames. An observation is used for 9 periods, and the next is made before it ends."""
+    """At 30 Hz 0.2 s are 6 frames. An observation is in use for 9 periods, until the next is made."""
     camera = Camera(rate_hz=30.0)
     for number in range(200):
         camera.send(NOW + round(number * S / 30), number)
@@ -208,3 +214,60 @@ def test_history_that_a_fleet_gets_is_what_the_robot_itself_would_use(transport:
         decoded(replace(sent, images=partial), contract, "arm")
     here.close()
     camera.close()
+
+
+def test_history_of_one_camera_is_not_used_beside_one_whose_own_is_not_there() -> None:
+    arm = make_contract()
+    cameras = (
+        replace(arm.cameras[0], rate_hz=10.0, history=((BEFORE, 0.2),)),
+        replace(arm.cameras[1], rate_hz=10.0, history=((FIRST, 0.4),)),
+    )
+    contract = replace(arm, cameras=cameras)
+    ingest = Ingest(contract, page_lock=False)
+    images = []
+    for stamp_ns in range(NOW, NOW + 500 * MS, 100 * MS):
+        ingest.joints(contract.joint_names, [0.0] * 6, stamp_ns, stamp_ns)
+        for camera in cameras:
+            ingest.image(camera.name, bytes(image_message(stamp_ns, "", PIXELS)), stamp_ns)
+        observation = ingest.observe(stamp_ns, TASK)
+        assert observation is not None
+        images.append(set(observation.images))
+    newest = {camera.image for camera in cameras}
+    assert images == [newest] * 4 + [{*newest, BEFORE, FIRST}]
+
+
+def test_history_is_counted_in_diagnostics_while_it_is_not_complete() -> None:
+    camera = Camera()
+    inputs = RobotInputs(camera.contract, camera.ingest)
+    inputs.instruct(TASK)
+    for number in range(7):
+        camera.send(NOW + number * 100 * MS, number)
+        assert camera.observe(number * 100) is not None
+    (state,) = (state for state in inputs.stream_states(NOW + 600 * MS) if state.name == "front")
+    assert state.values["observations without history"] == 4
+
+
+def test_history_takes_no_frame_of_a_ring_that_was_overwritten_while_it_was_copied() -> None:
+    name = unique("history")
+
+    class Slow(FramePool):
+        """The writer writes so many frames before the copy is made."""
+
+        frames = 0
+
+        @contextmanager
+        def write(self, *frame: Any) -> Iterator[np.ndarray | None]:
+            with super().write(*frame) as slot:
+                for number in range(1, 1 + self.frames):
+                    writer.write(np.full_like(PIXELS, number), NOW + number)
+                yield slot
+
+    with RingWriter(name, SIDE, SIDE, slots=3) as writer, RingReader({"front": ""}, copy=False) as reader:
+        for frames, stamp_ns in ((2, NOW), (3, None)):
+            pool = Slow(("front",), page_lock=False)
+            pool.frames = frames
+            reader.keep("front", writer.write(PIXELS, NOW), pool)
+            newest = pool.newest("front")
+            assert (newest.frames["front"].stamp_ns if newest else None) == stamp_ns
+        assert reader.dropped("front") == 1
+    assert left_over(name) == []

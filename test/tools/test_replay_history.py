@@ -1,4 +1,4 @@
-"""A recorded run of a mimic-video that sees earlier frames: chosen by stamp, and computed again to the bit."""
+"""A recorded run of a mimic-video that sees earlier frames, which is computed again to the bit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ JOINTS = [0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02]
 
 
 class Driven(Run):
-    """Its camera sends 10 frames a second, each up to 19 ms early, but those in `lost`; its own ingest observes
-    every one that came."""
+    """Its camera sends 10 frames a second, each up to 19 ms early, but those in `lost`; its ingest observes
+    all others."""
 
     def __init__(self, folder: Path, lost: tuple[int, ...] = (), **changes: Any) -> None:
         shutil.copytree(FOLDER, folder / "model")

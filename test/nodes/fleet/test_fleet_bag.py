@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import CALM, make_checkpoint, make_config
+from builders import CALM, CAMERAS, make_checkpoint, make_config
 from calling import change
 from lifecycle_msgs.msg import Transition
 from rclpy.clock import Clock, ClockType
@@ -20,6 +20,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.clients.viewer import Viewer
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sensing.trained import TrainedState
 from vla_accel_ros.tools.cli import main
@@ -30,7 +31,7 @@ from vla_accel_ros.tools.replay.moments import Moments
 
 CHUNKS = 8
 QUESTION = "put the red block"
-SIDE = 28
+SIDE, RATE_HZ, BEFORE = 28, 15, "before"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def pictures(operator: Operator) -> Iterator[None]:
             convert.set_stamp(image.header.stamp, operator.now_ns())
             publisher.publish(image)
 
-    timer = node.create_timer(1 / 15, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    timer = node.create_timer(1 / RATE_HZ, send, clock=Clock(clock_type=ClockType.STEADY_TIME))
     yield
     timer.cancel()
 
@@ -57,7 +58,17 @@ def finished(operator: Operator) -> dict[str, LanguageOutput]:
 
 
 def model_of(folder: Path, kind: str = "pi05") -> str:
-    return str(make_checkpoint(folder / "model", make_config(kind, horizon=32), reach=CALM))
+    config = make_config(kind, horizon=32, image_names=(*CAMERAS, BEFORE))
+    return str(make_checkpoint(folder / "model", config, reach=CALM))
+
+
+def contract_of(folder: Path) -> str:
+    """The operator's contract, with a frame of 0.2 s before as a further image; its cameras are uneven."""
+    text, camera = demo_contract().read_text(), "image: base_0_rgb, rate_hz: 30,"
+    assert camera in text
+    earlier = f"image: base_0_rgb, rate_hz: {RATE_HZ}, history: {{{BEFORE}: 0.2}},"
+    (folder / "contract.yaml").write_text(text.replace(camera, earlier))
+    return str(folder / "contract.yaml")
 
 
 @pytest.mark.parametrize(("kind", "images", "staggered"), [("pi05", "raw", 0), ("pi0", "jpeg", 3)])
@@ -75,7 +86,9 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     folder, engine = tmp_path / "bags", {"steps": 2, "seed": 3, "staggered": staggered}
     start("fleet", autostart=True, model=model_of(tmp_path, kind), answer_tokens=8, **engine)
     start("recorder", autostart=True, record_dir=str(folder))
-    robot = start("fleet_inference", autostart=True, engine="fleet", fleet_images=images)
+    robot = start(
+        "fleet_inference", autostart=True, engine="fleet", fleet_images=images, contract=contract_of(tmp_path)
+    )
     operator.instruct("reach the red block")
     operator.wait(lambda: len(operator.chunks) >= CHUNKS // 2, 120.0, "chunks")
     operator.ask(QUESTION)
@@ -108,6 +121,7 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
     assert all(len(TrainedState.of_lists(lists).low) == len(arm.position) for lists in trained)
     result = replay(moments)
     assert result.equal, (result.different_chunks, result.different_texts, result.notes)
+    assert any(BEFORE in moment.images for moment in moments)
     assert result.chunks >= CHUNKS and result.texts == 1 and bag.finished
     assert moments.counts["chunks of no observation"] == 0
 

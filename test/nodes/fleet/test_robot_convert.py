@@ -73,7 +73,8 @@ def test_a_request_has_every_earlier_frame_or_none_and_is_as_old_as_the_newest(c
     contract = replace(contract, cameras=(replace(front, history=(("ago_1", 0.2), ("ago_2", 0.4))), wrist))
     asked = make_request()
     assert convert.request_from_message(convert.request_to_message(asked), contract).observation.images
-    seen, earlier = asked.observation, {"ago_1": PIXELS // 2, "ago_2": JPEG}
+    seen = asked.observation
+    earlier: dict[str, bytes | np.ndarray] = {"ago_1": PIXELS // 2, "ago_2": JPEG}
     stamps_ns = {**seen.stamps_ns, "ago_1": STAMP - 200_000_000, "ago_2": STAMP - 400_000_000}
     seen = replace(seen, images={**seen.images, **earlier}, stamps_ns=stamps_ns)
     message = over_the_wire(convert.request_to_message(replace(asked, observation=seen)))

@@ -24,6 +24,7 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
+from vla_accel_ros.nodes.clients.viewer import Viewer
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.messages.convert import handle_to_message, set_stamp, stamp_ns
 from vla_accel_ros.nodes.running.environment import demo_contract
@@ -201,6 +202,10 @@ def test_every_transport_brings_the_pixels_that_were_sent_and_refuses_others(sta
             return values.get("lost") == "0" and memory in ("copied", "page-locked", "mapped")
 
         operator.wait(reported, 90.0, "diagnostics of the ring")
+        with Viewer() as viewer:
+            session = viewer.await_session(60.0)
+        places = dict(zip(session.cameras, session.topics, strict=True))
+        assert places.keys() == {"front", "wrist", BEFORE} and places[BEFORE] == places["front"]
         handle = arm.rings["front"].handle
         assert handle is not None
         stray = handle_to_message(handle, "optical")
