@@ -32,10 +32,13 @@ SIDE = 16
 PIXELS = np.zeros((SIDE, SIDE, 3), np.uint8)
 
 
-def contract_of(transport: str = "raw", rate_hz: float = 10.0) -> Contract:
-    """One camera at 10 Hz, whose frames of 0.2 s and 0.4 s before are further images."""
+def contract_of(
+    transport: str = "raw",
+    rate_hz: float = 10.0,
+    history: tuple[tuple[str, float], ...] = ((FIRST, 0.4), (BEFORE, 0.2)),
+) -> Contract:
+    """One camera, at 10 Hz, whose frames of 0.2 s and 0.4 s before are further images."""
     contract = make_contract()
-    history = ((FIRST, 0.4), (BEFORE, 0.2))
     front = replace(contract.cameras[0], transport=transport, rate_hz=rate_hz, history=history)
     return replace(contract, cameras=(front,))
 
@@ -46,8 +49,10 @@ class Camera:
     in_place: frames of a ring are used where they are, as with a GPU.
     """
 
-    def __init__(self, transport: str = "raw", in_place: bool = False, rate_hz: float = 10.0) -> None:
-        self.contract, self.ring = contract_of(transport, rate_hz), unique("history")
+    def __init__(
+        self, transport: str = "raw", in_place: bool = False, contract: Contract | None = None
+    ) -> None:
+        self.contract, self.ring = contract or contract_of(transport), unique("history")
         self.ingest = Ingest(self.contract, copy=False if in_place else None, page_lock=False)
         self.ingest.instruct(TASK, "")
         self.writer = RingWriter(self.ring, SIDE, SIDE, slots=3) if transport == "ring" else None
@@ -168,15 +173,20 @@ def test_history_that_is_in_use_keeps_its_pixels_and_costs_the_camera_no_frame(c
 
 
 def test_history_is_whole_at_every_frame_of_a_fast_camera_whose_observations_are_slow() -> None:
-    """At 30 Hz 0.2 s are 6 frames. An observation is in use for 9 periods, until the next is made."""
-    camera = Camera(rate_hz=30.0)
-    for number in range(200):
-        camera.send(NOW + round(number * S / 30), number)
-        if number >= 12 and number % 9 == 3:
+    """As of mimic-video: at 30 Hz 0.2 s are 6 frames. An observation is in use until the next is made, for
+    up to 40 periods, and may be of any frame."""
+    history = tuple((f"before_{steps}", 0.2 * steps) for steps in range(1, 5))
+    camera = Camera(contract=contract_of(rate_hz=30.0, history=history))
+    due = 24
+    for number in range(400):
+        camera.send(NOW + round(number * S / 30), number % 200)
+        if number == due:
             observation = camera.ingest.observe(NOW + round(number * S / 30))
             assert observation is not None
             numbers = {image: int(pixels[0, 0, 0]) for image, pixels in observation.images.items()}
-            assert numbers == {NEWEST: number, BEFORE: number - 6, FIRST: number - 12}
+            earlier = {image: (number - 6 * steps) % 200 for steps, (image, _) in enumerate(history, 1)}
+            assert numbers == {NEWEST: number % 200, **earlier}
+            due += 1 + number * 7 % 40
     assert camera.ingest.lost("front") == 0 and camera.ingest.history.incomplete == 0
 
 

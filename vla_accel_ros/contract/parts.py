@@ -63,9 +63,9 @@ class Camera(Stream):
 
     @property
     def kept(self) -> int:
-        """How many frames its history needs: those of its time, and twice those of an observation."""
+        """How many frames its history needs: those of its time, and those that are in use longer."""
         ages_s = [age_s for _, age_s in self.history]
-        return math.ceil(max(ages_s) * self.rate_hz) + 1 + 2 * len(ages_s) if ages_s else 0
+        return math.ceil(max(ages_s) * self.rate_hz) + 1 + len(ages_s) if ages_s else 0
 
     def view(self, picture: np.ndarray) -> np.ndarray:
         """What the policy gets of uint8 [H, W, 3]: a view of the same memory, the array itself if all."""
