@@ -172,9 +172,9 @@ class Contract:
         )
         return replace(self, joints=joints, hands=tuple((h.eased(speed), arm) for h, arm in self.hands))
 
-    @cached_property
+    @property
     def pictures(self) -> tuple[Camera, ...]:
-        """The cameras, and then every earlier frame of one as a camera that has the name of its image."""
+        """The cameras, then each earlier frame of one, named for its image."""
         earlier = (
             replace(camera, name=image, image=image, history=())
             for camera in self.cameras

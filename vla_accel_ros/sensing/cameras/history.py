@@ -69,21 +69,22 @@ class History:
 
     def __init__(self, contract: Contract, least_images: int) -> None:
         self.past = {camera.name: Past.of(camera) for camera in contract.cameras if camera.history}
-        self._contract, self._least_images, self.incomplete = contract, least_images, 0
+        self._pictures, self._cameras = contract.pictures, contract.cameras
+        self._least_images, self.incomplete = least_images, 0
 
     def pictures(self, names: Container[str]) -> tuple[Camera, ...]:
         """All pictures, or the cameras, and that is counted, if one is absent. names: of the frames."""
         if self._absent(names) is None:
-            return self._contract.pictures
+            return self._pictures
         self.incomplete += 1
-        return self._contract.cameras
+        return self._cameras
 
     def problem(self, names: Container[str]) -> str:
         """A sentence if the policy cannot do without an earlier frame that is absent."""
         absent = self._absent(names)
-        if absent is None or len(self._contract.cameras) >= self._least_images:
+        if absent is None or len(self._cameras) >= self._least_images:
             return ""
         return f"no frame for image {absent.image} on {absent.topic} yet"
 
     def _absent(self, names: Container[str]) -> Camera | None:
-        return next((picture for picture in self._contract.pictures if picture.name not in names), None)
+        return next((picture for picture in self._pictures if picture.name not in names), None)
