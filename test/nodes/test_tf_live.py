@@ -24,8 +24,10 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.recording.jumps import parts
 from vla_accel_ros.recording.reader import Bag
-from vla_accel_ros.tools.export.convert import export
+from vla_accel_ros.tools.export.episodes import episodes
+from vla_accel_ros.tools.export.streams import Streams
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
 
@@ -157,8 +159,8 @@ def test_a_run_with_tf_is_recorded_with_it_and_replayed_to_the_bit(
     counts = Counter(entry.topic for entry in bag.entries(("tf2_msgs/msg/TFMessage",)))
     assert counts["/tf"] > 15 and counts["/tf_static"] == 1
     assert "transient_local" in bag.offered["/tf_static"]
-    with pytest.raises(ValueError, match=r"\btf\b"):  # its states are not by the joints of a dataset
-        export([bag.path], tmp_path / "dataset")
     states = [moment.state for moment in moments]
+    for episode in episodes(Streams(parts(bag)[0]), 20, "measured")[0]:
+        states += [*episode.states]
     seen = ur5e(START[:6])[:3, 3] + [0, 0, HIGHER_M]
     assert states and all(np.allclose(state[:3], seen, atol=1e-3) for state in states)

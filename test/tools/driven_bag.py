@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -57,7 +57,8 @@ class Drive:
     camera, instead of grey ones. motion: (seconds, state) as the trajectory node reports it.
     set_by: when the clock is set, and by how many seconds. spoilt: bytes and type of a message on a topic, a
     second after the start. marks: (seconds, event, task) as a person marks episodes. subtasks: (seconds,
-    text) that is acted on. felt: where a joint says that it is, if not where it is measured.
+    text) that is acted on. felt: where a joint says that it is, if not where it is measured. also: of a tick
+    (300 a second), its time in seconds and its stamp, messages by their topics. description: a URDF.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Drive:
         subtasks: tuple[tuple[float, str], ...] = (),
         felt: Callable[[float, int], float] | None = None,
         picture: np.ndarray | None = None,
+        also: Callable[[int, float, int], Iterable[tuple[str, object]]] = lambda *_: (),
+        description: str = "",
         **changes: object,
     ) -> None:
         self._file = path.parent / f"{path.name}.yaml"
@@ -85,7 +88,7 @@ class Drive:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
         self.contract = Contract.load(self._file)
-        self._picture = picture
+        self._picture, self._description = picture, description
         self._bag, self._topics, self._robots = McapBag(path), set[str](), robots
         self._now_ns = START_NS
         for robot in robots:
@@ -115,6 +118,8 @@ class Drive:
                 self._write("observed", seen_with)
             for topic, (raw, kind) in spoilt.items() if tick == 300 else ():
                 self._write(topic, raw, kind)
+            for topic, message in also(tick, now_s, self._now_ns):
+                self._write(topic, message)
             if tick % 3 == 0:
                 for number, robot in enumerate(robots):
                     message = self._joints(now_s, APART * number)
@@ -129,7 +134,7 @@ class Drive:
 
     def _write(self, topic: str, message: object, kind: str = "") -> None:
         for robot in self._robots:
-            self._write_to(f"/{robot}/{topic}", message, kind)
+            self._write_to(topic if topic.startswith("/") else f"/{robot}/{topic}", message, kind)
 
     def _write_to(self, name: str, message: object, kind: str = "") -> None:
         kind = kind or type_name(type(message))
@@ -174,7 +179,7 @@ class Drive:
             model="/nowhere",
             checksum="",
             contract=self._file.read_text(),
-            urdf="",
+            urdf=self._description,
             cameras=tuple(cameras),
             topics=tuple(cameras.values()),
             settings=json.dumps({}),

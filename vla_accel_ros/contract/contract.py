@@ -279,6 +279,25 @@ class Contract:
         scale, offset = self._action_units
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
 
+    def to_row(
+        self, targets: np.ndarray, measured: np.ndarray, before: np.ndarray, step_s: float
+    ) -> np.ndarray:
+        """The policy's row, float64 [A], that asks for these targets of joints, and speeds of a base, [D + B]
+        a step later, the inverse of `to_robot` and kinematics.rows. measured, before: where joints are, and
+        are commanded to be. What is relative to a chunk's observation is absolute here. Not for twists."""
+        asked = dict(zip(self.joint_names, targets))
+        for i, joint in enumerate(self.joints):
+            if joint.action == "velocity":
+                asked[joint.name] = (targets[i] - before[i]) / step_s
+        for hand, arm in self.hands:
+            begin = (before if hand.relative_to == "commanded" else measured)[arm.columns]
+            row = hand.row(arm.pose(targets[arm.columns]), arm.pose(begin))
+            asked |= zip(hand.columns, row)
+        if self.base is not None:
+            asked |= zip(self.base.names, targets[len(self.joints) :])
+        scale, offset = self._action_units
+        return np.array([asked[name] for name in self.action_names]) * scale + offset
+
     @cached_property
     def _columns(self) -> Columns:
         twist = TWIST if self.actions == "twist" else ()

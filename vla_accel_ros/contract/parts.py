@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -225,6 +226,16 @@ class Base:
     accelerations: tuple[float, float]
     timeout_s: float
     odometry: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its axes."""
+        return tuple(axis.name for axis in self.axes)
+
+    def velocities(self, twist: Any) -> list[float]:
+        """Those of its axes in a geometry_msgs/Twist."""
+        paths = (name.split(".")[1:] for name in self.names)
+        return [getattr(getattr(twist, half), axis) for half, axis in paths]
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def commanded(bag: Bag) -> set[str]:
     topics = {
         topic_of(bag, robot, controller.topic, controller_kind(controller.kind).message)
         for robot, contract in _contracts(bag).items()
-        for controller in contract.controllers
+        for controller in contract.commanded
     }
     types = {kind.message for kind in BUILT_IN[CONTROLLERS].values()}
     return topics & bag.topics.keys() or {topic for topic, kind in bag.topics.items() if kind in types}

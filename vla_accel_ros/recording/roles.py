@@ -24,6 +24,7 @@ class Role(Enum):
 
 _INPUTS = frozenset(
     {
+        "nav_msgs/msg/Odometry",
         "sensor_msgs/msg/CameraInfo",
         "sensor_msgs/msg/CompressedImage",
         "sensor_msgs/msg/Image",

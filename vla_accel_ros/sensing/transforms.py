@@ -80,6 +80,18 @@ def _distance(start: Sequence[float], end: Sequence[float]) -> float:
     return math.dist(start[:3], end[:3]) + math.sqrt(8.0 * max(0.0, 1.0 - cosine))
 
 
+def transforms_of(message: Any) -> list[Transform]:
+    """Those of a TFMessage, also of one decoded from a bag."""
+    return [_transform(each) for each in message.transforms]
+
+
+def _transform(message: Any) -> Transform:
+    at, turn, stamp = message.transform.translation, message.transform.rotation, message.header.stamp
+    numbers = at.x, at.y, at.z, turn.x, turn.y, turn.z, turn.w
+    stamp_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+    return message.child_frame_id, message.header.frame_id, numbers, stamp_ns
+
+
 class Transforms:
     """The newest transform of each frame."""
 

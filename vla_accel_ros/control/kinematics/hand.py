@@ -110,7 +110,7 @@ class Hand:
         commanded. Raises ValueError if a rotation is none."""
         pin, zero = pinocchio(), matrix(np.array(self.zero), "rpy")
         poses: list[Any] = []
-        for row in self._scaled(rows):
+        for row in rows * self._units:
             change = pin.SE3(matrix(row[3:], self.rotation), row[:3].copy())
             if self.relative_to == "absolute":
                 poses.append(pin.SE3(change.rotation @ zero, change.translation))
@@ -123,9 +123,23 @@ class Hand:
                 poses.append(pin.SE3(change.rotation @ previous.rotation, position))
         return poses
 
-    def _scaled(self, rows: np.ndarray) -> np.ndarray:
+    def row(self, pose: Any, begin: Any) -> np.ndarray:
+        """The row, float64 [3 + r], that asks for a pose (SE3) from `begin`, the inverse of `poses`. What is
+        relative to the observation differs by chunk: here it is the pose itself."""
+        position, rotation = pose.translation, pose.rotation
+        if self.relative_to in ("absolute", "observation"):
+            rotation = rotation @ matrix(np.array(self.zero), "rpy").T
+        elif self.axes == TOOL:
+            change = begin.actInv(pose)
+            position, rotation = change.translation, change.rotation
+        else:
+            position, rotation = position - begin.translation, rotation @ begin.rotation.T
+        return np.concatenate([position, numbers(rotation, self.rotation)]) / self._units
+
+    @property
+    def _units(self) -> np.ndarray:
         angles = self.rad if self.rotation in ("rpy", "axis_angle") else 1.0
-        return rows * np.array([self.m] * 3 + [angles] * (rows.shape[1] - 3))
+        return np.array([self.m] * 3 + [angles] * len(AXES[self.rotation]))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -40,6 +40,7 @@ from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.sensing.transforms import transforms_of
 
 ANSWER_S = 4.0
 DISCOVERY_S = 5.0
@@ -208,7 +209,7 @@ class Inspector:
 
     def _on_tf(self, ingest: Ingest, static: bool, message: Any) -> None:
         now_ns = self.node.get_clock().now().nanoseconds
-        ingest.transforms(convert.transforms(message), static, now_ns)
+        ingest.transforms(transforms_of(message), static, now_ns)
 
     def _on_info(self, camera: str, ingest: Ingest, seen: Watched, message: CameraInfo) -> None:
         mismatch = ingest.mismatch(camera, message.height, message.width)

@@ -26,6 +26,7 @@ from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import AGAIN_S, Throttled
 from vla_accel_ros.sensing.inputs import RobotInputs
+from vla_accel_ros.sensing.transforms import transforms_of
 
 
 class Streams:
@@ -103,15 +104,14 @@ class Streams:
         self._joints_came()
 
     def _on_odometry(self, message: Any) -> None:
-        stamp_ns, twist = convert.stamp_ns(message.header.stamp), convert.twist_numbers(message.twist.twist)
-        take, base = self._robot.ingest.joints, self._base
+        stamp_ns, take, base = convert.stamp_ns(message.header.stamp), self._robot.ingest.joints, self._base
         assert base is not None
-        names, speeds = [axis.name for axis in base.axes], [twist[place] for place in base.places]
-        self._try("joint_states", lambda now_ns: take(names, speeds, stamp_ns, now_ns))
+        speeds = base.velocities(message.twist.twist)
+        self._try("joint_states", lambda now_ns: take(base.names, speeds, stamp_ns, now_ns))
 
     def _on_transforms(self, static: bool, message: Any) -> None:
         if static or self._node.active:  # static ones are sent once, and wait for the activation
-            self._robot.ingest.transforms(convert.transforms(message), static, self._node.now_ns())
+            self._robot.ingest.transforms(transforms_of(message), static, self._node.now_ns())
 
     def _on_info(self, camera: str, message: CameraInfo) -> None:
         if mismatch := self._robot.info(camera, message.height, message.width):

@@ -71,17 +71,6 @@ def twist_numbers(twist: Twist) -> tuple[float, ...]:
     return (linear.x, linear.y, linear.z, angular.x, angular.y, angular.z)
 
 
-def transforms(message: Any) -> list[tuple[str, str, tuple[float, ...], int]]:
-    """Those of a TFMessage: a frame, its parent, x to qw, and the stamp [ns]."""
-    return [_transform(each) for each in message.transforms]
-
-
-def _transform(message: Any) -> tuple[str, str, tuple[float, ...], int]:
-    at, turn = message.transform.translation, message.transform.rotation
-    numbers = at.x, at.y, at.z, turn.x, turn.y, turn.z, turn.w
-    return message.child_frame_id, message.header.frame_id, numbers, stamp_ns(message.header.stamp)
-
-
 def stamped(kind: type, t_ns: int, **values: object) -> Any:
     """A message of this kind with a header, stamped with nanoseconds."""
     message = kind(**values)

@@ -69,6 +69,9 @@ def export(
                 except ValueError as error:
                     nothing.append(error)
                     continue
+                finally:
+                    for lack in streams.lacking.values():
+                        say(f"{path}: {lack}")
                 _fill(dataset, streams, runs)
                 faults += [str(quality) for quality in qualities(streams) if quality.faults]
                 finished, left_out = finished + runs, left_out + still
@@ -130,7 +133,11 @@ def _whole_or_nothing(folder: Path) -> Iterator[None]:
 
 def _check_same(first: Streams, other: Streams) -> None:
     ours, contract = first.contract, other.contract
-    same = ours.joint_names == contract.joint_names and first.topics.keys() == other.topics.keys()
+    same = all(
+        getattr(ours, names) == getattr(contract, names)
+        for names in ("joint_names", "state_names", "action_names")
+    )
+    same &= first.topics.keys() == other.topics.keys()
     if not same:
         raise ValueError(
             f"{other.bag.path} is of {contract.robot} and {first.bag.path} of {ours.robot}, with other "

@@ -10,12 +10,13 @@ to the person's leader arm is nobody's action: its frames are left out, and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.tools.export.streams import ALIGNING, HUMAN, Streams, distance_s, nearest
@@ -27,10 +28,10 @@ STILL = 1e-3
 
 @dataclass(frozen=True)
 class Episode:
-    """N frames. states, actions: float32 [N, D], in the policy's units. stamps_ns: camera -> int64 [N], of
-    the image in each frame. tasks: of each frame. subtasks: likewise, "" where the task itself is acted on.
-    human: bool [N], whether a person commanded the arm. outcome: as a person marked it, empty if the bag has
-    no marks. ends: the marked episode ends with these frames, and goes on after no gap."""
+    """N frames. states: float32 [N, S], actions: float32 [N, A], in the policy's units. stamps_ns: camera ->
+    int64 [N], of the image in each frame. tasks: of each frame. subtasks: likewise, "" where the task itself
+    is acted on. human: bool [N], whether a person commanded the arm. outcome: as a person marked it, empty if
+    the bag has no marks. ends: the marked episode ends with these frames, and goes on after no gap."""
 
     states: np.ndarray
     actions: np.ndarray
@@ -62,10 +63,15 @@ def episodes(
     contract = streams.contract
     if actions == "commanded" and contract.led_joints:
         raise ValueError(f"{contract.robot} is led by its hand, not positions: give --actions measured")
-    if contract.base is not None:
-        raise ValueError(f"{contract.robot} has a base, whose velocities are not exported yet: keep the bag")
-    if contract.tf:
-        raise ValueError(f"{contract.robot} has its state by tf, which is not exported yet: keep the bag")
+    if actions == "measured" and contract.base is not None and not contract.base.odometry:
+        raise ValueError(f"{contract.robot} has a base without odometry: give --actions commanded")
+    for hand, _ in contract.hands:
+        tf = hand.tf or hand
+        if hand.relative_to == "observation" and (tf.base, tf.tip) != (hand.base, hand.tip):
+            raise ValueError(
+                f"hands.{hand.name}: its state is of {tf.tip} in {tf.base} and its actions are of {hand.tip} "
+                f"in {hand.base}, so that nothing can be relative in a dataset: keep the bag"
+            )
     first_ns, last_ns = streams.span_ns(actions == "commanded")
     period_ns = 1e9 / fps
     reference = np.array(streams.images[contract.cameras[0].name], np.int64)
@@ -82,14 +88,24 @@ def episodes(
         whole &= distance_s(stamps, times_ns) <= camera.max_age_s
     measured, gap_s = streams.joints(times_ns)
     next_ns = times_ns + round(period_ns)
-    targets = streams.commanded(next_ns) if actions == "commanded" else streams.joints(next_ns)[0]
-    targets = JointLimits.of(contract.joints).near(targets, measured)  # commands count turns, drivers may not
+    sent, joints = actions == "commanded", len(contract.joints)
+
+    def counted(values: np.ndarray) -> np.ndarray:
+        """Commands count turns, drivers may not."""
+        near = JointLimits.of(contract.joints).near(values[:, :joints], measured[:, :joints])
+        return np.hstack([near, values[:, joints:]])
+
+    targets = counted(streams.commanded(next_ns) if sent else streams.joints(next_ns)[0])
+    before = counted(streams.commanded(times_ns)) if sent else measured
+    poses, known = streams.poses(times_ns)
+    whole &= known
     whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(targets) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
     holding = streams.held(times_ns)
     if actions == "measured":
-        holding &= (np.abs(targets - measured) < STILL).all(axis=1)
+        way = np.hstack([targets[:, :joints] - measured[:, :joints], targets[:, joints:]])
+        holding &= (np.abs(way) < STILL).all(axis=1)
     left_out = int((whole & holding).sum())
     whole &= ~holding
     human, used = streams.reported(times_ns, HUMAN), ~streams.reported(times_ns, ALIGNING)
@@ -99,12 +115,12 @@ def episodes(
     if streams.marked:
         groups = streams.numbers(times_ns).tolist()
         whole &= np.array(groups) >= 0
-    ranges = _runs(whole, used, groups)
+    ranges, asked = _runs(whole, used, groups), acted(contract)
     last_of = {groups[rows[0]]: rows[0] for rows in ranges}
     runs = [
         Episode(
-            contract.to_policy(measured[rows]).astype(np.float32),
-            contract.to_policy(targets[rows]).astype(np.float32),
+            np.array([contract.to_policy(measured[i], poses[i]) for i in rows], np.float32),
+            np.array([asked.to_row(targets[i], measured[i], before[i], 1.0 / fps) for i in rows], np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             [tasks[row] for row in rows],
             [subtasks[row] for row in rows],
@@ -121,6 +137,13 @@ def episodes(
             f"{' in a marked episode' * streams.marked}{hint}: see vla plot {streams.bag.path}"
         )
     return runs, left_out
+
+
+def acted(contract: Contract) -> Contract:
+    """Return the contract whose rows are in a dataset: in place of a hand's twists those of the joints."""
+    if contract.actions != "twist":
+        return contract
+    return replace(contract, actions="joints", twist=None, controllers=())
 
 
 def _runs(whole: np.ndarray, used: np.ndarray, groups: list[Any]) -> list[np.ndarray]:

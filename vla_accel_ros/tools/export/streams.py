@@ -1,5 +1,5 @@
-"""Reads one robot's streams from a bag: joint positions, commands, instruction and whether the robot was held
-as functions of time, and the stamps of its images.
+"""Reads one robot's streams from a bag: joints, poses by tf, a base's speeds, commands, instruction and
+whether the robot was held as functions of time, and the stamps of its images.
 
 Everything but the pixels is held in memory. Joints and images are sorted by their stamps, each joint by its
 own, so that one with a wrong stamp hides no others; joints that the nodes would not believe (without a stamp,
@@ -13,21 +13,25 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract, Controller
+from vla_accel_ros.contract.graph_check import ODOMETRY_TYPE, TF_STATIC, TF_TYPE
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.recording.jumps import Part
+from vla_accel_ros.extensions import BASES
+from vla_accel_ros.recording.jumps import Part, numbered
 from vla_accel_ros.recording.marks import TOPIC as EPISODE
 from vla_accel_ros.recording.marks import Marks
 from vla_accel_ros.recording.reader import Entry
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, contract_of, topic_of
+from vla_accel_ros.sensing.transforms import POSE, HandPoses, transforms_of
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
@@ -49,6 +53,7 @@ _STAMP_END = 12
 _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS} | dict.fromkeys(
     ("gripper_command", "parallel_gripper"), POSITIONS
 )
+_COMMANDS |= {kind: base.message for kind, base in BASES.items()}
 
 
 @dataclass
@@ -96,8 +101,8 @@ class Streams:
     too; `extent_ns`: when its first and last message were recorded; `marked`: whether a person marked
     episodes, and `episodes`: those; `repeated`, `late`:
     camera -> stamps of images that equal the one before in every byte, or came older than the contract
-    allows. Raises ValueError if the bag has no session message of that robot, or several robots and none is
-    given, and where the bag does not fit the contract.
+    allows; `lacking`: see `poses`. Raises ValueError if the bag has no session message of that robot, or
+    several robots and none is given, and where the bag does not fit the contract.
     """
 
     def __init__(self, part: Part, task: str = "", robot: str = "") -> None:
@@ -122,20 +127,23 @@ class Streams:
         self.late: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self._digests: dict[str, int] = {}
         self._max_age_ns = {camera.name: camera.max_age_s * 1e9 for camera in self.contract.cameras}
-        self._joints = {name: Joint() for name in self.contract.joint_names}
+        self._joints = {joint.name: Joint() for joint in self.contract.observed}
+        self._tf = {stream: HandPoses({stream: tf}, 2, 0.0) for stream, tf in self.contract.tf.items()}
+        self._poses = {stream: [Joint() for _ in POSE] for stream in self._tf}
+        self._problems, self.lacking = dict.fromkeys(self._tf, ""), dict[str, str]()
         self._ahead_ns = round(self.contract.joint_states.max_age_s * 1e9)
         self.misstamped: Counter[str] = Counter()
         self._turning = {joint.name for joint in self.contract.joints if joint.continuous}
         self._told, self._observed, self._motion, self._subtask = Timed(), Timed(), Timed(), Timed()
         self.unreadable: list[str] = []
-        self._commands = {controller.topic: Timed() for controller in self.contract.controllers}
+        self._commands = {controller.topic: Timed() for controller in self.contract.commanded}
         self._marks, self.extent_ns = Marks(), (0, 0)
         self.marked = f"{self._namespace}/{EPISODE}" in bag.topics
         self._read()
         self.episodes = [replace(episode, task="") if task else episode for episode in self._marks.episodes]
         for camera, stamps in self.images.items():
             self.images[camera] = sorted(set(stamps))
-        for joint in self._joints.values():
+        for joint in (*self._joints.values(), *chain(*self._poses.values())):
             joint.sort()
         if task:
             self._told = Timed([0], [task])
@@ -150,7 +158,11 @@ class Streams:
         streams: dict[str, Sequence[int]] = {
             f"images of camera {camera}": stamps for camera, stamps in self.images.items()
         }
-        streams |= {f"positions of joint {name}": joint.times_ns for name, joint in self._joints.items()}
+        streams |= {f"states of joint {name}": joint.times_ns for name, joint in self._joints.items()}
+        streams |= {
+            f"pose by tf ({problem or stream})": self._poses[stream][0].times_ns
+            for stream, problem in self._problems.items()
+        }
         beginnings = {"instruction": self._told.times_ns or [e.begin_ns for e in self.episodes if e.task]}
         if commanded:
             beginnings |= {f"commands on {topic}": timed.times_ns for topic, timed in self._commands.items()}
@@ -163,32 +175,43 @@ class Streams:
         return first, min(times[-1] for times in streams.values())
 
     def joints(self, times_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions [N, D] float64 in ROS units, interpolated linearly, and seconds [N] to the nearest
-        sample, for the joint where that is longest."""
-        positions, gaps = [], []
-        for name in self.contract.joint_names:
-            times = np.array(self._joints[name].times_ns)
-            origin = times[0]
-            reported = np.array(self._joints[name].positions)
-            endless = np.unwrap(reported) if name in self._turning else reported
-            interpolated = np.interp(times_ns - origin, times - origin, endless)
-            positions.append(interpolated + (reported - endless)[nearest(times, times_ns)])
-            gaps.append(distance_s(times, times_ns))
-        return np.stack(positions, axis=1), np.max(gaps, axis=0)
+        """Return what is observed of joints and a base, [N, O] float64 in ROS units, interpolated linearly,
+        and seconds [N] to the nearest sample, for the joint where that is longest."""
+        return _at(self._joints.values(), times_ns, [name in self._turning for name in self._joints])
+
+    def poses(self, times_ns: np.ndarray) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
+        """Return the hands' poses by tf at each time, as `to_policy` takes them, and whether, bool [N], each
+        is known there; `lacking` has a sentence about each that is not."""
+        poses, known = {}, np.ones(len(times_ns), bool)
+        for stream, tf in self.contract.tf.items():
+            poses[stream], gaps_s = _at(self._poses[stream], times_ns)
+            absent = gaps_s > tf.max_age_s
+            known &= ~absent
+            if absent.any():
+                problem = self._problems[stream] or f"{stream}: frame {tf.tip} was silent"
+                self.lacking[stream] = (
+                    f"{absent.sum()} frames are left out, up to {gaps_s.max():.2f} s from a pose of {tf.tip} "
+                    f"in {tf.base}, the limit is {tf.max_age_s:g} s; {problem}"
+                )
+        return [{stream: x[i] for stream, x in poses.items()} for i in range(len(times_ns))], known
 
     def samples(self, joint: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the stamps [N] int64 of a joint's states, in nanoseconds, and its positions [N] float64."""
         return np.array(self._joints[joint].times_ns, np.int64), np.array(self._joints[joint].positions)
 
     def commanded(self, times_ns: np.ndarray) -> np.ndarray:
-        """Return the commanded joint positions [N, D] float64 in ROS units; nan before the first command."""
-        columns = {name: column for column, name in enumerate(self.contract.joint_names)}
+        """Return the commanded positions of joints, and speeds of a base, [N, D + B] float64 in ROS units;
+        nan before the first command, and where a base has stopped for want of one."""
+        base = self.contract.base
+        axes, timeout_s = ((), np.inf) if base is None else (base.names, base.timeout_s)
+        columns = {name: column for column, name in enumerate((*self.contract.joint_names, *axes))}
         out = np.full((len(times_ns), len(columns)), np.nan)
-        for controller in self.contract.controllers:
-            places = [columns[name] for name in controller.joints]
+        for controller in self.contract.commanded:
+            places = [columns[name] for name in controller.joints or axes]
             timed = self._commands[controller.topic]
+            longest_ns = np.inf if controller.joints else timeout_s * 1e9
             for row, which in enumerate(timed.newest(times_ns)):
-                if which >= 0:
+                if which >= 0 and times_ns[row] - timed.times_ns[which] <= longest_ns:
                     command = timed.things[which]
                     whole = isinstance(command, Trajectory)
                     out[row, places] = command.sample(int(times_ns[row]))[0] if whole else command
@@ -226,18 +249,30 @@ class Streams:
     def _read(self) -> None:
         take: dict[str, Callable[[Entry], None]] = {
             self._topic(c.topic, _COMMANDS[c.kind]): partial(self._read_command, c)
-            for c in self.contract.controllers
+            for c in self.contract.commanded
             if c.kind in _COMMANDS
         }
         take |= {topic: partial(self._read_image, camera) for camera, topic in self.topics.items()}
         take[self._topic(self.contract.joint_states.topic, JOINTS)] = self._read_joints
+        if self.contract.base is not None and self.contract.base.odometry:
+            take[self._topic(self.contract.base.odometry, ODOMETRY_TYPE)] = self._read_odometry
+        if self._tf:
+            take |= dict.fromkeys(("/tf", TF_STATIC), self._read_transforms)
+            for number, _, entry in numbered(self.bag):  # what is static is sent once, and outlives a jump
+                if number == self.part.number:
+                    break
+                if entry.topic == TF_STATIC:
+                    self._read_transforms(entry)
         take[f"{self._namespace}/instruction"] = partial(self._read_text, self._told)
         take[f"{self._namespace}/{SUBTASK}"] = partial(self._read_text, self._subtask)
         take[f"{self._namespace}/{EPISODE}"] = self._read_mark
         take[f"{self._namespace}/observed"] = partial(self._read_stamped, self._observed, "instruction")
         take[f"{self._namespace}/motion"] = partial(self._read_stamped, self._motion, "state")
         for entry in self.part.entries(
-            (IMAGE, COMPRESSED, JOINTS, STRING, OBSERVED, MOTION, *_COMMANDS.values())
+            (
+                *(IMAGE, COMPRESSED, JOINTS, ODOMETRY_TYPE, TF_TYPE),
+                *(STRING, OBSERVED, MOTION, *_COMMANDS.values()),
+            )
         ):
             if entry.topic in take:
                 self.extent_ns = self.extent_ns[0] or entry.log_ns, entry.log_ns
@@ -271,16 +306,37 @@ class Streams:
 
     def _read_joints(self, entry: Entry) -> None:
         message = self.bag.decode(entry)
-        stamp = stamp_ns(message.header.stamp)
+        self._add(stamp_ns(message.header.stamp), entry, zip(message.name, message.position))
+
+    def _read_odometry(self, entry: Entry) -> None:
+        message, base = self.bag.decode(entry), self.contract.base
+        assert base is not None
+        speeds = base.velocities(message.twist.twist)
+        self._add(stamp_ns(message.header.stamp), entry, zip(base.names, speeds))
+
+    def _add(self, stamp: int, entry: Entry, values: Iterable[tuple[str, float]]) -> None:
         if not self.part.has(stamp, entry.log_ns):
             return
         misstamped = not stamp or stamp - entry.log_ns > self._ahead_ns
-        for name, position in zip(message.name, message.position):
+        for name, position in values:
             if name in self._joints and misstamped:
                 self.misstamped[name] += 1
             elif name in self._joints and abs(position) <= FURTHEST:
                 self._joints[name].times_ns.append(stamp)
                 self._joints[name].positions.append(position)
+
+    def _read_transforms(self, entry: Entry) -> None:
+        transforms = transforms_of(self.bag.decode(entry))
+        for stream, poses in self._tf.items():
+            stamps_ns = poses.take(transforms, entry.topic == TF_STATIC, entry.log_ns)
+            self._problems[stream] = poses.problem(stream, entry.log_ns) or self._problems[stream]
+            if stream not in stamps_ns or not self.part.has(stamps_ns[stream], entry.log_ns):
+                continue
+            if not self._poses[stream][0].times_ns:
+                self._problems[stream] = ""  # until the first there is always one
+            for joint, number in zip(self._poses[stream], poses.at(stamps_ns[stream])[stream]):
+                joint.times_ns.append(stamps_ns[stream])
+                joint.positions.append(number)
 
     def _read_text(self, timed: Timed, entry: Entry) -> None:
         timed.add(entry.log_ns, self.bag.decode(entry).data)
@@ -297,7 +353,12 @@ class Streams:
     def _read_command(self, controller: Controller, entry: Entry) -> None:
         message = self.bag.decode(entry)
         command: Trajectory | np.ndarray
-        if _COMMANDS[controller.kind] == POSITIONS:
+        if controller.kind in BASES:
+            assert self.contract.base is not None
+            command = np.array(self.contract.base.velocities(getattr(message, "twist", message)))
+            if not (np.abs(command) <= FURTHEST).all():
+                raise ValueError(f"a base is sent {command.tolist()}")
+        elif _COMMANDS[controller.kind] == POSITIONS:
             command = np.array(message.data)
             if len(command) != len(controller.joints) or not (np.abs(command) <= FURTHEST).all():
                 raise ValueError(f"a command is not {len(controller.joints)} positions of joints")
@@ -311,6 +372,21 @@ class Streams:
 
     def _topic(self, name: str, kind: str) -> str:
         return topic_of(self.bag, self._namespace, name, kind)
+
+
+def _at(
+    series: Iterable[Joint], times_ns: np.ndarray, turning: Iterable[bool] = repeat(False)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of S series at times, [N, S] float64, and seconds [N] to their nearest samples."""
+    values, gaps = [], []
+    for joint, turns in zip(series, turning):
+        times, reported = np.array(joint.times_ns), np.array(joint.positions)
+        origin = times[0]
+        endless = np.unwrap(reported) if turns else reported
+        interpolated = np.interp(times_ns - origin, times - origin, endless)
+        values.append(interpolated + (reported - endless)[nearest(times, times_ns)])
+        gaps.append(distance_s(times, times_ns))
+    return np.stack(values, axis=1), np.max(gaps, axis=0)
 
 
 def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
