@@ -170,16 +170,16 @@ def transform(parent: str, frame: str, at_yaw: Any, stamp_ns: int) -> TFMessage:
 
 
 def moving(
-    silent: Callable[[float], bool] = lambda seconds: False, static_at: int = 0
+    silent: Callable[[float], bool] = lambda seconds: False, static_at: int = 0, other: bool = True
 ) -> Callable[[int, float, int], Iterator[tuple[str, object]]]:
-    """tf at 20 Hz, between the frames of the dataset; another frame is sent throughout. static_at: a tick."""
+    """tf at 20 Hz, between the frames of the dataset. static_at: a tick. other: another frame is never silent."""
 
     def messages(tick: int, seconds: float, stamp_ns: int) -> Iterator[tuple[str, object]]:
         if tick == static_at:
             yield "/tf_static", transform("world", "l0", (0.0, 0.0, HIGHER_M, 0.0), 0)
         if tick % 15 == 0 and not silent(seconds):
             yield "/tf", transform("l0", "tool0", tip(seconds), stamp_ns)
-        if tick % 15 == 0:
+        if tick % 15 == 0 and (other or not silent(seconds)):
             yield "/tf", transform("tool0", "camera", np.zeros(4), stamp_ns)
 
     return messages
@@ -262,8 +262,11 @@ def test_export_of_a_hand_relative_to_the_observation_has_poses_and_another_fram
 ABSOLUTE = f"rotation: rpy, state: rpy, relative_to: absolute, {BY_TF}"
 
 
-def test_export_episode_ends_where_a_frame_is_silent_and_a_sentence_names_it(tmp_path: Path) -> None:
-    drive(tmp_path / "bag", ABSOLUTE, also=moving(lambda t: 0.8 < t < 1.4, static_at=15))
+@pytest.mark.parametrize("other", [True, False])
+def test_export_episode_ends_where_a_frame_is_silent_and_a_sentence_names_it(
+    tmp_path: Path, other: bool
+) -> None:
+    drive(tmp_path / "bag", ABSOLUTE, also=moving(lambda t: 0.8 < t < 1.4, static_at=15, other=other))
     lines: list[str] = []
     assert export([tmp_path / "bag"], tmp_path / "out", fps=FPS, say=lines.append) == 2
     # 0.1 s from the poses of 0.8 and 1.4 s: frames 0 to 27, and from 39 on
