@@ -11,7 +11,6 @@ from good_contract import GOOD, SERVO
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.graph_check import Endpoint, Qos, inputs, judge, outputs
-from vla_accel_ros.contract.rosetta import exported
 
 # LeKiwi counts m/s and degrees a second; this one's driver turns the other way round
 BASE = {
@@ -123,8 +122,3 @@ def test_base_section_names_each_mistake(tmp_path, change, field, value):
 def test_base_section_needs_a_timeout(tmp_path):
     with pytest.raises(ValueError, match=r"base\.timeout_s"):
         load(tmp_path, {key: value for key, value in BASE.items() if key != "timeout_s"})
-
-
-def test_a_contract_with_a_base_is_not_exported_without_it(tmp_path):
-    with pytest.raises(ValueError, match="base"):
-        exported(load(tmp_path, BASE), (224, 224))

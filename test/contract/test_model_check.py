@@ -13,6 +13,7 @@ import pytest
 from vla_accel_ros.contract.contract import Contract, Controller, Twist
 from vla_accel_ros.contract.findings import ERROR, OK, WARNING
 from vla_accel_ros.contract.model_check import judge, read_model
+from vla_accel_ros.contract.parts import Base, Joint
 from vla_accel_ros.models.checkpoints.description import Description
 
 SIM_POLICY = Path(__file__).resolve().parents[2] / "vla_accel_ros" / "sim" / "policy"
@@ -56,6 +57,21 @@ def test_model_refuses_unknown_cameras_and_warns_of_missing_ones(model, contract
     assert str(SIM_POLICY) in text and "base_0_rgb, left_wrist_0_rgb" in text
     ((level, text),) = findings(model, replace(contract, cameras=(front,)))
     assert level == WARNING and "left_wrist_0_rgb" in text
+
+
+@pytest.mark.parametrize("odometry", ["odom", ""])
+def test_model_fits_a_mobile_base_whose_velocities_come_after_the_joints(model, contract, odometry):
+    limits = {"lower": -1.0, "upper": 1.0, "velocity": 1.0, "acceleration": 1.0, "action": "velocity"}
+    axes = Joint("base.linear.x", **limits), Joint("base.angular.z", **limits)
+    controller = Controller("cmd_vel", (), "Twist", 20.0)
+    base = Base(axes, (0, 5), controller, (1.0, 1.0), (1.0, 1.0), 0.5, odometry)
+    speeds = np.array([[-0.4, -0.9], [0.4, 0.9]])
+    trained = replace(model, actions=np.hstack([model.actions, speeds]))
+    if odometry:
+        trained = replace(trained, state=np.hstack([model.state, speeds]))
+    ((level, text),) = findings(trained, replace(contract, base=base))
+    assert level == OK and "8 numbers" in text
+    assert ERROR in levels(model, replace(contract, base=base))
 
 
 def test_model_refuses_another_number_of_joints(model, contract):

@@ -172,6 +172,115 @@ def test_export_and_import_keep_cameras_joints_and_controllers(robot):
     }
 
 
+PATHS = {"x": "linear.x", "y": "linear.y", "yaw": "angular.z"}
+BASE = {
+    "topic": "base/cmd_vel",
+    "rate_hz": 20,
+    "linear": 0.4,
+    "angular": 1.0,
+    "linear_acceleration": 0.8,
+    "angular_acceleration": 2.0,
+    "timeout_s": 0.5,
+}
+
+
+def mobile(folder: Path, axes: dict[str, float], **changes: object) -> Contract:
+    document = yaml.safe_load(Path(demo_contract()).read_text())
+    path = folder / "mobile.yaml"
+    path.write_text(yaml.safe_dump(document | {"base": {**BASE, "axes": axes, **changes}}, sort_keys=False))
+    return Contract.load(path)
+
+
+@pytest.mark.parametrize("odometry", ["/odom", ""])
+@pytest.mark.parametrize(("message", "wrapped"), [("Twist", ""), ("TwistStamped", "twist.")])
+def test_export_and_import_keep_a_bases_velocities_last_and_in_their_order(
+    tmp_path, message, wrapped, odometry
+):
+    axes = {"yaw": 1.0, "x": 1.0, "y": 1.0}
+    changes = {"message": message} | ({"frame": "base_link"} if wrapped else {})
+    changes |= {"odometry": odometry} if odometry else {}
+    text, notes = exported(mobile(tmp_path, axes, **changes), (224, 224))
+    document = yaml.safe_load(text)
+    *_, command = document["actions"]["action"]
+    assert command["select"] == [f"{wrapped}{PATHS[axis]}" for axis in axes]
+    kind = f"geometry_msgs/msg/{message}"
+    assert command["channel"] == {"topic": "base/cmd_vel", "type": kind, "safety": "zeros"}
+    assert command["align"]["timeline"] == ("header" if wrapped else "receive")
+    state = document["observations"]["observation.state"]
+    if odometry:
+        assert state[-1]["channel"] == {"topic": "/odom", "type": "nav_msgs/msg/Odometry"}
+        assert state[-1]["select"] == [f"twist.twist.{PATHS[axis]}" for axis in axes]
+    assert not any("m/s" in note for note in notes)
+    base = yaml.safe_load(imported(text, "f")[0].replace(UNKNOWN, f'"{UNKNOWN}"'))["base"]
+    known = {"topic": "base/cmd_vel", "message": message, "axes": axes}
+    known |= {"odometry": odometry} if odometry else {}
+    unknown = {*BASE.keys() - known.keys(), *({"frame"} if wrapped else ())}
+    assert list(base["axes"]) == list(axes)
+    assert base == known | dict.fromkeys(unknown, UNKNOWN)
+
+
+def test_export_says_that_a_bases_numbers_are_in_other_units(tmp_path):
+    contract = mobile(tmp_path, {"x": 1.0, "yaw": 0.0174533}, message="Twist")
+    (note,) = [note for note in exported(contract, (224, 224))[1] if "m/s" in note]
+    assert "base.angular.z" in note and "base.linear.x" not in note
+
+
+ODOMETRY = """    - channel: {topic: /odom, type: nav_msgs/msg/Odometry}
+      align: {strategy: hold, timeline: header}
+      select: [twist.twist.linear.x, twist.twist.angular.z]
+"""
+ARM = """    - channel: {topic: /joint_states, type: sensor_msgs/msg/JointState}
+      align: {strategy: hold, timeline: header}
+      select: [position.a]
+"""
+SENT = """
+    channel: {topic: /cmd_vel, type: geometry_msgs/msg/TwistStamped, safety: zeros}
+    align: {strategy: hold, timeline: header}
+    select: [twist.linear.x, twist.angular.z]
+"""
+SAID = SENT.replace("[twist.linear.x, twist", "[twist.twist.linear.x, twist.twist")
+SAID = SAID.replace("geometry_msgs/msg/TwistStamped, safety: zeros", "nav_msgs/msg/Odometry")
+MOBILE = f"""
+robot_type: stone
+robot_interface: ros2
+fps: 30
+observations:
+  observation.state:
+{ARM}{ODOMETRY}actions:
+  action:
+    channel: {{topic: /arm/joint_trajectory, type: trajectory_msgs/msg/JointTrajectory, safety: hold}}
+    align: {{strategy: hold, timeline: header}}
+    select: [position.a]
+  action.base:{SENT}    apply: [clamp: {{min: -0.5, max: 0.5}}]
+"""
+
+
+def test_import_of_a_mobile_robot_takes_its_velocities_and_zeros_as_their_stop():
+    text, notes = imported(MOBILE, "f")
+    base = yaml.safe_load(text.replace(UNKNOWN, "0"))["base"]
+    assert (base["topic"], base["message"], base["odometry"]) == ("cmd_vel", "TwistStamped", "/odom")
+    assert list(base["axes"]) == ["x", "yaw"] and "frame" in base
+    assert any("clamp" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[twist.linear.x, twist.angular.z]", "[twist.angular.z, twist.linear.x]", "order"),
+        ("[twist.linear.x, twist.angular.z]", "[twist.linear.x, twist.linear.x]", "once"),
+        ("[twist.linear.x, twist.angular.z]", "[linear.x, angular.z]", "twist.linear.x"),
+        ("twist.twist.angular.z", "pose.pose.position.x", "pose.pose.position.x"),
+        (ARM + ODOMETRY, ODOMETRY + ARM, "last"),
+        (SENT, SAID, "nav_msgs/msg/Odometry"),
+        ("apply: [clamp: {min: -0.5, max: 0.5}]", "apply: [rad2deg]", "rad2deg"),
+    ],
+)
+def test_import_refuses_velocities_that_ours_has_not(old, new, words):
+    assert MOBILE.count(old) == 1
+    with pytest.raises(ValueError, match=words):
+        imported(MOBILE.replace(old, new), "f")
+
+
 def test_export_names_what_rosetta_cannot_do_and_the_command_says_both(capsys, tmp_path):
     ring = CONTRACTS / "so101_bimanual.yaml"
     assert main(["contract", "export", str(ring)]) != 0 and "ring" in capsys.readouterr().err

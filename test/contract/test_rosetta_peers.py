@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from peers import python, run
+from test_rosetta import mobile
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.rosetta import exported, imported
@@ -21,7 +22,8 @@ from rosetta.contract.schema import load_contract
 from rosetta.contract.specs import iter_action_specs, iter_observation_specs
 contract = load_contract(sys.argv[1])
 specs = [*iter_observation_specs(contract), *iter_action_specs(contract)]
-print(json.dumps({"fps": contract.fps, "keys": sorted({spec.key for spec in specs})}))
+keys = sorted({spec.key for spec in specs})
+print(json.dumps({"fps": contract.fps, "keys": keys, "names": [list(spec.names) for spec in specs]}))
 """
 
 
@@ -37,6 +39,14 @@ def test_rosetta_loads_an_exported_contract(tmp_path, path):
     images = [f"observation.images.{camera.image}" for camera in contract.cameras]
     assert set(loaded["keys"]) >= {"observation.state", "action", *images}
     assert loaded["fps"] == round(1 / contract.chunk.step_dt_s)
+
+
+def test_rosetta_loads_the_velocities_of_an_exported_base(tmp_path):
+    contract = mobile(tmp_path, {"yaw": 1.0, "x": 1.0}, message="Twist", odometry="/odom")
+    (tmp_path / "theirs.yaml").write_text(exported(contract, (224, 224))[0])
+    names = json.loads(run("rosetta", LOAD, tmp_path / "theirs.yaml").splitlines()[-1])["names"]
+    assert ["twist.twist.angular.z", "twist.twist.linear.x"] in names
+    assert names[-1] == ["angular.z", "linear.x"]
 
 
 def test_rosetta_own_contract_of_an_arm_is_imported():

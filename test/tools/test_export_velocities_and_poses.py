@@ -172,7 +172,7 @@ def transform(parent: str, frame: str, at_yaw: Any, stamp_ns: int) -> TFMessage:
 def moving(
     silent: Callable[[float], bool] = lambda seconds: False, static_at: int = 0, other: bool = True
 ) -> Callable[[int, float, int], Iterator[tuple[str, object]]]:
-    """tf at 20 Hz, between the frames of the dataset. static_at: a tick. other: another frame is never silent."""
+    """tf at 20 Hz, between frames of the dataset. static_at: a tick. other: another frame is never silent."""
 
     def messages(tick: int, seconds: float, stamp_ns: int) -> Iterator[tuple[str, object]]:
         if tick == static_at:

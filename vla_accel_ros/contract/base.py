@@ -18,7 +18,7 @@ from vla_accel_ros.extensions import BASES
 
 AXES = {"x": ("linear.x", 0), "y": ("linear.y", 1), "yaw": ("angular.z", 5)}
 """Axis -> its name and its place among the six numbers of a twist."""
-_FRAMED = "TwistStamped"
+FRAMED = "TwistStamped"
 _RATES_HZ = (10.0, 250.0)
 _LONGEST_STOP_S, _LONGEST_TIMEOUT_S = 3.0, 2.0
 
@@ -39,7 +39,7 @@ def read_base(fields: Fields) -> Base:
             "timeout_s", timeout_s, f"is less than three periods at {rate_hz:g} Hz", "raise rate_hz"
         )
     topic = fields.text("topic", TOPIC, "a relative topic name such as cmd_vel, of at most 150 characters")
-    frame = fields.text("frame", r"\S+", "a frame such as base_link") if message == _FRAMED else ""
+    frame = fields.text("frame", r"\S+", "a frame such as base_link") if message == FRAMED else ""
     axes, places = list[Joint](), list[int]()
     for name, unit in fields.named_numbers("axes").items():
         if name not in AXES or not unit:

@@ -114,7 +114,8 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
             "absolute nor relative ones"
         )
         return [*findings, error("actions", fact, f"of {OTHERS}, only the first are actions: joints")]
-    if contract.actions == "joints" and not same_joints(model):
+    alike = len(contract.state_names) == len(contract.action_names)
+    if contract.actions == "joints" and alike and not same_joints(model):
         fact = (
             f"the model in {folder} has {counts(model.state).start} states but "
             f"{counts(model.actions).start} actions, so they are not one list of joints"
@@ -181,9 +182,9 @@ def _targets(model: Description, contract: Contract) -> list[Finding]:
     """Compare the contract's `action` and `actions` with what the model says, and with its statistics."""
     if contract.actions != "joints":
         return []
-    relative, names, folder = contract.delta_mask, contract.action_names, model.folder
-    readings = joint_actions(model)[: len(relative)]
-    moved = [joint.action for joint in contract.action_joints]
+    moved = [joint.action for joint in contract.action_joints]  # those of a base come after them
+    relative, names, folder = contract.delta_mask[: len(moved)], contract.action_names, model.folder
+    readings = joint_actions(model)[: len(moved)]
     about_zero = relative | (np.array(moved) == "velocity")
     deltas = [i for i, reading in enumerate(readings) if reading.action == DELTA]
     if model.relative is not None and len(model.relative) >= len(relative):

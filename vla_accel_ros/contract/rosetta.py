@@ -3,7 +3,7 @@
 rosetta binds channels to the keys of frames and says nothing of limits, ages and chunks; ours says nothing of
 rewards, teleoperation and codecs. What one of them lacks is told, in a sentence each, and never guessed: an
 imported contract has `???` where the robot's own values belong. What would move a robot otherwise than its
-author meant is refused: code to import, zeros as a safe position, rotations, velocities.
+author meant is refused: code to import, zeros as a safe position, rotations, velocities of joints.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ from typing import Any
 
 import yaml
 
+from vla_accel_ros.contract.base import AXES, FRAMED
 from vla_accel_ros.contract.bounded_yaml import load
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.parts import Base
+from vla_accel_ros.extensions import BASES
 
 IMAGES, STATE = "observation.images.", "observation.state"
 _TYPES = {"sensor_msgs/msg/Image": "raw", "sensor_msgs/msg/CompressedImage": "compressed"}
 _COMMANDS = {"trajectory_msgs/msg/JointTrajectory": "joint_trajectory"}
-_STATES = "sensor_msgs/msg/JointState"
+_STATES, _ODOMETRY = "sensor_msgs/msg/JointState", "nav_msgs/msg/Odometry"
+_TWISTS = {base.message for base in BASES.values()}
+_PATHS = {_ODOMETRY: "twist.twist.", **{b.message: "twist." * (kind == FRAMED) for kind, b in BASES.items()}}
+"""What is in front of a velocity's path in a message of this type."""
+_SPEEDS = ("linear", "angular", "linear_acceleration", "angular_acceleration", "timeout_s")
 _COMMANDS["std_msgs/msg/Float64MultiArray"] = "forward_command"
 _HOLD = {"strategy": "hold", "timeline": "header"}
 _OTHERS = ("tasks", "rewards", "signals", "info", "complementary_data", "adjunct", "teleop")
@@ -34,8 +41,6 @@ def exported(contract: Contract, size: tuple[int, int]) -> tuple[str, list[str]]
     resizes pictures. Raises ValueError for a contract that it cannot express."""
     if contract.actions != "joints":
         raise ValueError(f"actions are {contract.actions}: rosetta has no such action")
-    if contract.base is not None:
-        raise ValueError("base is not exported to rosetta yet: remove it from the contract")
     fps = 1.0 / contract.chunk.step_dt_s
     if abs(fps - round(fps)) > 1e-3:
         raise ValueError(f"chunk.step_dt_s is {contract.chunk.step_dt_s:g} s: rosetta takes a whole rate")
@@ -49,7 +54,10 @@ def exported(contract: Contract, size: tuple[int, int]) -> tuple[str, list[str]]
         observations[f"{IMAGES}{camera.image}"] = entry
     channel = {"topic": contract.joint_states.topic, "type": _STATES}
     degrees = {joint.name: joint.unit == "deg" for joint in contract.joints}
-    observations[STATE] = _listed(_sources(channel, contract.joint_names, degrees))
+    states, base = list(_sources(channel, contract.joint_names, degrees)), contract.base
+    if base is not None and base.odometry:
+        states.append(_velocities(base, base.odometry, _ODOMETRY))
+    observations[STATE] = _listed(states)
     commands = {kind: message for message, kind in _COMMANDS.items()}
     sources: list[dict[str, Any]] = []
     names = iter(contract.joint_names)
@@ -68,6 +76,9 @@ def exported(contract: Contract, size: tuple[int, int]) -> tuple[str, list[str]]
                 f"{controller.topic} has joints in rad and in degrees: rosetta takes one of them"
             )
         sources.append(parts[0] | {"align": align})
+    if base is not None:
+        sources.append(_velocities(base, base.controller.topic, BASES[base.controller.kind].message))
+        sources[-1]["channel"]["safety"] = "zeros"
     document = {
         "robot_type": contract.robot,
         "robot_interface": "ros2",
@@ -95,6 +106,13 @@ def _sources(
         yield source | ({"apply": ["rad2deg"]} if turned else {})
 
 
+def _velocities(base: Base, topic: str, kind: str) -> dict[str, Any]:
+    """The source of a base's velocities, by their paths in messages of this kind."""
+    align = _HOLD if _PATHS[kind] else _HOLD | {"timeline": "receive"}
+    select = [f"{_PATHS[kind]}{name.removeprefix('base.')}" for name in base.names]
+    return {"channel": {"topic": topic, "type": kind}, "align": align, "select": select}
+
+
 def _listed(sources: Iterable[dict[str, Any]]) -> Any:
     found = list(sources)
     return found[0] if len(found) == 1 else found
@@ -107,6 +125,9 @@ def _unsaid(contract: Contract) -> Iterator[str]:
         yield f"sign, offset and map are not in it, so the numbers differ from ours: {', '.join(mapped)}"
     if relative := [joint.name for joint in joints if joint.action == "delta"]:
         yield f"rosetta's actions are absolute, but the policy's are relative: {', '.join(relative)}"
+    axes = () if contract.base is None else contract.base.axes
+    if scaled := [axis.name for axis in axes if axis.scale != 1.0]:
+        yield f"velocities are in m/s and rad/s, so the numbers differ from ours: {', '.join(scaled)}"
     for camera in contract.cameras:
         if camera.rotation or camera.crop < 1.0 or camera.history:
             yield f"camera {camera.name}: rotation, crop and history are not in it"
@@ -132,13 +153,19 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
         raise ValueError(f"{file}: fps = {fps!r}: give a rate in Hz")
     notes = [f"{section} is not carried over" for section in _OTHERS if document.get(section)]
     observations, joints, units = _mapping(document["observations"], f"{file}: observations"), [], []
-    cameras, state_topic = dict[str, Any](), ""
+    cameras, state_topic, base = dict[str, Any](), "", dict[str, Any]()
+    observed = list[str]()
     for key, sources in _entries(observations, f"{file}: observations", notes):
         if key.startswith(IMAGES):
             image = key.removeprefix(IMAGES)
             cameras[re.sub(r"\W", "_", image)] = _camera(sources[0], image, f"{file}: {key}", notes)
         elif key == STATE:
             for source in sources:
+                if source["channel"]["type"] == _ODOMETRY:
+                    observed += _axes(source, f"{file}: {key}", notes)
+                    base["odometry"] = source["channel"]["topic"]
+                    continue
+                _check_last(observed, f"{file}: {key}")
                 names, unit = _joints(source, f"{file}: {key}", (_STATES,), notes)
                 joints += names
                 units += [unit] * len(names)
@@ -147,13 +174,22 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
                 state_topic = state_topic or source["channel"]["topic"]
         else:
             notes.append(f"{key} is not carried over: ours observes images and joint positions")
-    controllers, moved = [], []
+    controllers, moved, driven = [], [], list[str]()
     for key, sources in _entries(
         _mapping(document["actions"], f"{file}: actions"), f"{file}: actions", notes
     ):
         for source in sources:
-            names, unit = _joints(source, f"{file}: {key}", (*_COMMANDS, _STATES), notes)
             channel = source["channel"]
+            _check_last(driven, f"{file}: {key}")
+            if channel["type"] in _TWISTS:
+                driven = _axes(source, f"{file}: {key}", notes)
+                message = channel["type"].rpartition("/")[2]
+                framed = {"frame": UNKNOWN} if message == FRAMED else {}
+                sent = {"topic": channel["topic"].lstrip("/"), "message": message, **framed}
+                sent |= {"rate_hz": UNKNOWN, "axes": dict.fromkeys(driven, 1.0)}
+                base = sent | dict.fromkeys(_SPEEDS, UNKNOWN) | base
+                continue
+            names, unit = _joints(source, f"{file}: {key}", (*_COMMANDS, _STATES), notes)
             kind, topic = _COMMANDS.get(channel["type"], UNKNOWN), channel["topic"].lstrip("/")
             if kind == UNKNOWN:
                 notes.append(
@@ -167,6 +203,8 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
         raise ValueError(
             f"{file}: the action has {moved} and the state {joints}: ours has one order and unit"
         )
+    if observed and observed != driven:
+        raise ValueError(f"{file}: a base is sent {driven} and observed as {observed}: ours has one order")
     given = ("acceleration", "action") if urdf else _LIMITS
     limits = dict.fromkeys(given, UNKNOWN)
     contract = {
@@ -181,6 +219,7 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
             for name, unit in zip(joints, units)
         ],
         "controllers": controllers,
+        **({"base": base} if base else {}),
         "chunk": {"step_dt_s": 1.0 / fps, "max_age_s": UNKNOWN},
     }
     written = yaml.dump(contract, Dumper=_Plain, sort_keys=False, width=110)
@@ -210,7 +249,8 @@ def _entries(
                     raise ValueError(
                         f"{where}.{key}.channel.{name} = {channel[name]!r} is code: none is imported"
                     )
-            if str(channel.get("safety", "")).lower() == "zeros":
+            zeros = str(channel.get("safety", "")).lower() == "zeros"
+            if zeros and channel["type"] not in _TWISTS:
                 raise ValueError(f"{where}.{key}: safety: zeros sends joints to zero: write hold")
             align = source.get("align")
             if isinstance(align, dict) and align.get("strategy") != "hold":
@@ -229,6 +269,26 @@ def _camera(source: dict[str, Any], image: str, where: str, notes: list[str]) ->
     transport = _TYPES[channel["type"]]
     shared = {"topic": channel["topic"], "image": image, "rate_hz": UNKNOWN, "max_age_s": UNKNOWN}
     return shared | ({} if transport == "raw" else {"transport": transport})
+
+
+def _check_last(axes: list[str], where: str) -> None:
+    if axes:
+        raise ValueError(f"{where} has numbers after the base's {axes}: ours has those last")
+
+
+def _axes(source: dict[str, Any], where: str, notes: list[str]) -> list[str]:
+    """Names of a base's axes."""
+    kind, select = source["channel"]["type"], source.get("select")
+    paths = {f"{_PATHS[kind]}{path}": name for name, (path, _) in AXES.items()}
+    selected = select if isinstance(select, list) else []
+    if not selected or any(path not in list(paths) or selected.count(path) > 1 for path in selected):
+        raise ValueError(f"{where} selects {select!r} of {kind}: ours takes {', '.join(paths)}, each once")
+    operators = source.get("apply", [])
+    if not isinstance(operators, list) or not all(isinstance(o, dict) and "clamp" in o for o in operators):
+        raise ValueError(f"{where} applies {operators!r} to a velocity: ours has m/s and rad/s")
+    if operators:
+        notes.append(f"{where}: clamp is not carried over: ours has linear and angular of base")
+    return [paths[path] for path in selected]
 
 
 def _joints(

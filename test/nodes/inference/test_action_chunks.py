@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import JOINTS, make_checkpoint, make_config
+import yaml
+from builders import JOINTS, make_checkpoint, make_config, make_stats
 from calling import call
+from nav_msgs.msg import Odometry
+from rclpy.clock import Clock, ClockType
 from sensor_msgs.msg import Image, JointState
 from stand_ins import Arm
 from std_msgs.msg import Float64MultiArray, MultiArrayDimension
 
 from vla_accel_msgs.srv import GetActionChunk
 from vla_accel_ros import EngineConfig, Observation
+from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.inference.action_chunks import service_kind
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.environment import demo_contract
 
 POSITIONS = [0.1, -0.2, 0.5, 0.3, 0.0, 0.4]
 ERROR, PRODUCED = GetActionChunk.Response.ERROR, GetActionChunk.Response.CHUNK_PRODUCED
@@ -146,6 +154,74 @@ def test_chunk_of_the_robots_topics_leaves_the_stream_of_chunks_alone(operator, 
     stamps = [received.chunk.stamp_ns for received in operator.chunks]
     assert stamps == sorted(set(stamps))
     assert "loop: " not in node.log
+
+
+DEGREE = 0.017453292519943295
+AXES = ("base.linear.x", "base.angular.z")
+BASE = {
+    "topic": "base/cmd_vel",
+    "message": "Twist",
+    "rate_hz": 20,
+    "axes": {"x": 1.0, "yaw": DEGREE},
+    "linear": 0.4,
+    "angular": 0.02,
+    "linear_acceleration": 0.8,
+    "angular_acceleration": 2.0,
+    "timeout_s": 0.5,
+    "odometry": "base/odom",
+}
+
+
+@pytest.fixture
+def mobile(start, model, tmp_path):
+    """A node of an arm on a base, whose policy counts it in m/s and degrees a second; and its contract."""
+    stats = {"state": make_stats(0, JOINTS + 2), "actions": make_stats(1, JOINTS + 2)}
+    (model / "assets" / "arm" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
+    path = tmp_path / "mobile.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(demo_contract().read_text()) | {"base": BASE}))
+    options = {"model": str(model), "device": "cpu", "steps": 2, "language_hz": 0.0, "contract": str(path)}
+    start("inference", autostart=True, **options).wait_for_log("the model makes")
+    return Contract.load(path)
+
+
+def test_chunk_of_a_mobile_robot_has_the_speeds_of_its_base_by_name(operator, mobile, model):
+    names = [*AXES, *operator.contract.joint_names]
+    state = JointState(name=names, position=[0.25, 10.0 * DEGREE, *POSITIONS])
+    answer = ask(operator, robot_state=state)
+    assert (answer.status, answer.message) == (PRODUCED, "")
+    engine = Load(model, EngineConfig(steps=2), device="cpu").engine(mobile)
+    numbers = np.array([*operator.contract.to_policy(POSITIONS), 0.25, 10.0], np.float32)
+    with engine.observe(Observation(pictures(operator), numbers, "reach the red block", 1)) as prefix:
+        actions = engine.act(prefix).actions
+    assert list(answer.chunk.joint_names) == names
+    speeds = np.array([point.positions[:2] for point in answer.chunk.points])
+    asked = actions[:, -2:] * [1.0, DEGREE]
+    np.testing.assert_allclose(speeds, np.clip(asked, [-0.4, -0.02], [0.4, 0.02]), atol=1e-6)
+    for within in (np.abs(asked) < [0.4, 0.02]).T:
+        assert within.any() and not within.all()
+    own = np.reshape(answer.policy_action_chunk.data, (-1, JOINTS + 2))
+    np.testing.assert_allclose(own, actions, atol=1e-5)
+
+
+def test_chunk_of_a_mobile_robot_needs_the_speeds_of_its_base(operator, mobile, cameras, arm: Arm):
+    answer = ask(operator)
+    assert answer.status == ERROR and AXES[0] in answer.message
+    operator.instruct("reach the red block")
+    wishes = {"images": [], "image_names": [], "prompt": ""}
+    operator.wait(lambda: len(operator.joints) > 50, 60.0, "joint states")
+    assert ask(operator, **wishes).status == ERROR
+    odometry = operator.node.create_publisher(Odometry, BASE["odometry"], qos.SENSOR)
+
+    def tell() -> None:
+        message = Odometry()
+        convert.set_stamp(message.header.stamp, operator.now_ns())
+        odometry.publish(message)
+
+    operator.node.create_timer(0.02, tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
+    operator.wait(lambda: operator.chunks, 180.0, "chunk")
+    answer = ask(operator, **wishes)
+    assert answer.status == PRODUCED, answer.message
+    assert list(answer.chunk.joint_names)[-2:] == list(AXES)
 
 
 def test_type_of_the_service_is_moveit_pros_where_that_is_installed(monkeypatch):

@@ -4,7 +4,8 @@ A request has images, joints and words, or leaves the images out: then the newes
 Its frame has a robot name of its own in the engine, so that the stream of chunks never acts on it, and gives
 its memory back at once. One request is computed at a time, in a thread, beside the stream; others wait, and
 the node goes on receiving. previous_action_chunk is continued as in real-time chunking. The chunk is within
-the joints' ranges; whoever executes it answers for speed and acceleration.
+the joints' ranges; whoever executes it answers for speed and acceleration. The speeds of a base [m/s, rad/s]
+are beside the joints' positions by the contract's names (base.linear.x), each within its range.
 
 MoveIt Pro calls it by its own type, which is served where that package (moveit_pro_ml_msgs) is installed, and
 ours, which has the same fields, elsewhere.
@@ -97,9 +98,10 @@ class ActionChunks:
 
     def _observation(self, request: Any) -> Observation:
         """What is asked about. Raises ValueError, one sentence, if the request is wrong."""
-        if self._contract.actions != "joints" or self._contract.base is not None:
-            others = "of a base, too" if self._contract.actions == "joints" else self._contract.actions
-            raise ValueError(f"actions of this contract are {others}: {SERVICE} is for joints")
+        if self._contract.actions != "joints":
+            raise ValueError(
+                f"actions of this contract are {self._contract.actions}: {SERVICE} is for joints"
+            )
         words = request.prompt if request.prompt.strip() else self._ingest.instruction
         if not words.strip():
             raise ValueError("prompt is empty and there is no instruction: say what to do")
@@ -143,17 +145,18 @@ class ActionChunks:
         return Observation(images, newest[0], words, now_ns, robot=SERVICE)
 
     def _state(self, message: Any) -> np.ndarray:
-        """float32 [D] in the policy's units. Raises ValueError if a joint is missing, twice or not finite."""
-        names, joints = list(message.name), self._contract.joint_names
+        """float32 [S] in the policy's units. Raises ValueError if a joint, or a base's speed by odometry, is
+        missing, twice or not finite."""
+        names, joints = list(message.name), [joint.name for joint in self._contract.observed]
         absent = [joint for joint in joints if names.count(joint) != 1]
         if absent or len(message.position) != len(names):
             raise ValueError(
                 f"robot_state names {names} with {len(message.position)} positions: give each of "
-                f"{list(joints)} once"
+                f"{joints} once"
             )
         positions = np.array([message.position[names.index(joint)] for joint in joints])
         if not np.isfinite(positions).all():
-            raise ValueError(f"robot_state has {positions.tolist()}: give finite positions in rad or m")
+            raise ValueError(f"robot_state has {positions.tolist()}: give finite positions, in rad or m (/s)")
         return self._contract.to_policy(positions).astype(np.float32)
 
     def _continued(self, request: Any, state: np.ndarray) -> dict[str, Any]:
@@ -186,7 +189,8 @@ class ActionChunks:
     def _fill(self, response: Any, chunk: Chunk, order: list[str]) -> None:
         """The chunk, with joints in the order of the request if it named exactly these."""
         names = list(self._contract.action_names)
-        joints = self._contract.action_joints
+        base = self._contract.base
+        joints = self._contract.action_joints + (() if base is None else base.axes)
         lower, upper = (np.array([getattr(joint, side) for joint in joints]) for side in ("lower", "upper"))
         positions = np.clip(self._contract.to_robot(chunk.actions), lower, upper)
         wanted = order if sorted(order) == sorted(names) else names
