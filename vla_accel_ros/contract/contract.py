@@ -285,18 +285,18 @@ class Contract:
         """The policy's row, float64 [A], that asks for these targets of joints, and speeds of a base, [D + B]
         a step later, the inverse of `to_robot` and kinematics.rows. measured, before: where joints are, and
         are commanded to be. What is relative to a chunk's observation is absolute here. Not for twists."""
-        asked = dict(zip(self.joint_names, targets))
+        numbers = dict(zip(self.joint_names, targets))
         for i, joint in enumerate(self.joints):
             if joint.action == "velocity":
-                asked[joint.name] = (targets[i] - before[i]) / step_s
+                numbers[joint.name] = (targets[i] - before[i]) / step_s
         for hand, arm in self.hands:
             begin = (before if hand.relative_to == "commanded" else measured)[arm.columns]
             row = hand.row(arm.pose(targets[arm.columns]), arm.pose(begin))
-            asked |= zip(hand.columns, row)
+            numbers |= zip(hand.columns, row)
         if self.base is not None:
-            asked |= zip(self.base.names, targets[len(self.joints) :])
+            numbers |= zip(self.base.names, targets[len(self.joints) :])
         scale, offset = self._action_units
-        return np.array([asked[name] for name in self.action_names]) * scale + offset
+        return np.array([numbers[name] for name in self.action_names]) * scale + offset
 
     @cached_property
     def _columns(self) -> Columns:

@@ -154,7 +154,7 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
     notes = [f"{section} is not carried over" for section in _OTHERS if document.get(section)]
     observations, joints, units = _mapping(document["observations"], f"{file}: observations"), [], []
     cameras, state_topic, base = dict[str, Any](), "", dict[str, Any]()
-    observed = list[str]()
+    odometry = list[str]()
     for key, sources in _entries(observations, f"{file}: observations", notes):
         if key.startswith(IMAGES):
             image = key.removeprefix(IMAGES)
@@ -162,10 +162,10 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
         elif key == STATE:
             for source in sources:
                 if source["channel"]["type"] == _ODOMETRY:
-                    observed += _axes(source, f"{file}: {key}", notes)
+                    odometry += _axes(source, f"{file}: {key}", notes)
                     base["odometry"] = source["channel"]["topic"]
                     continue
-                _check_last(observed, f"{file}: {key}")
+                _check_last(odometry, f"{file}: {key}")
                 names, unit = _joints(source, f"{file}: {key}", (_STATES,), notes)
                 joints += names
                 units += [unit] * len(names)
@@ -174,20 +174,20 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
                 state_topic = state_topic or source["channel"]["topic"]
         else:
             notes.append(f"{key} is not carried over: ours observes images and joint positions")
-    controllers, moved, driven = [], [], list[str]()
+    controllers, moved, axes = [], [], list[str]()
     for key, sources in _entries(
         _mapping(document["actions"], f"{file}: actions"), f"{file}: actions", notes
     ):
         for source in sources:
             channel = source["channel"]
-            _check_last(driven, f"{file}: {key}")
+            _check_last(axes, f"{file}: {key}")
             if channel["type"] in _TWISTS:
-                driven = _axes(source, f"{file}: {key}", notes)
+                axes = _axes(source, f"{file}: {key}", notes)
                 message = channel["type"].rpartition("/")[2]
                 framed = {"frame": UNKNOWN} if message == FRAMED else {}
-                sent = {"topic": channel["topic"].lstrip("/"), "message": message, **framed}
-                sent |= {"rate_hz": UNKNOWN, "axes": dict.fromkeys(driven, 1.0)}
-                base = sent | dict.fromkeys(_SPEEDS, UNKNOWN) | base
+                section = {"topic": channel["topic"].lstrip("/"), "message": message, **framed}
+                section |= {"rate_hz": UNKNOWN, "axes": dict.fromkeys(axes, 1.0)}
+                base = section | dict.fromkeys(_SPEEDS, UNKNOWN) | base
                 continue
             names, unit = _joints(source, f"{file}: {key}", (*_COMMANDS, _STATES), notes)
             kind, topic = _COMMANDS.get(channel["type"], UNKNOWN), channel["topic"].lstrip("/")
@@ -203,8 +203,8 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
         raise ValueError(
             f"{file}: the action has {moved} and the state {joints}: ours has one order and unit"
         )
-    if observed and observed != driven:
-        raise ValueError(f"{file}: a base is sent {driven} and observed as {observed}: ours has one order")
+    if odometry and odometry != axes:
+        raise ValueError(f"{file}: a base is sent {axes} and observed as {odometry}: ours has one order")
     given = ("acceleration", "action") if urdf else _LIMITS
     limits = dict.fromkeys(given, UNKNOWN)
     contract = {

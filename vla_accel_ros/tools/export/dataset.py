@@ -25,7 +25,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.recording.marks import SUCCESS
-from vla_accel_ros.tools.export.episodes import Episode, acted
+from vla_accel_ros.tools.export.episodes import Episode, row_contract
 from vla_accel_ros.tools.export.film import Film, needed
 
 _FILES = 1000
@@ -156,7 +156,7 @@ class Dataset:
             names = ["height", "width", "channels"]
             features[_image_key(camera)] = {"dtype": "video", "shape": shape, "names": names, "info": info}
         names_of = {"observation.state": self._contract.state_names}
-        names_of["action"] = acted(self._contract).action_names
+        names_of["action"] = row_contract(self._contract).action_names
         for name, numbers in names_of.items():
             features[name] = {"dtype": "float32", "shape": [len(numbers)], "names": list(numbers)}
         for name in _FLAGS & self._columns.keys():

@@ -19,7 +19,8 @@ import numpy as np
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.tools.export.streams import ALIGNING, HUMAN, Streams, distance_s, nearest
+from vla_accel_ros.tools.export.series import distance_s, nearest
+from vla_accel_ros.tools.export.streams import ALIGNING, HUMAN, Streams
 
 SHORTEST = 2
 STILL = 1e-3
@@ -97,8 +98,8 @@ def episodes(
 
     targets = counted(streams.commanded(next_ns) if sent else streams.joints(next_ns)[0])
     before = counted(streams.commanded(times_ns)) if sent else measured
-    poses, known = streams.poses(times_ns)
-    whole &= known
+    poses, recent = streams.poses(times_ns)
+    whole &= recent
     whole &= (gap_s <= contract.joint_states.max_age_s) & (np.abs(targets) <= FURTHEST).all(axis=1)
     if actions == "measured":
         whole &= next_ns <= last_ns
@@ -115,12 +116,12 @@ def episodes(
     if streams.marked:
         groups = streams.numbers(times_ns).tolist()
         whole &= np.array(groups) >= 0
-    ranges, asked = _runs(whole, used, groups), acted(contract)
+    ranges, form = _runs(whole, used, groups), row_contract(contract)
     last_of = {groups[rows[0]]: rows[0] for rows in ranges}
     runs = [
         Episode(
             np.array([contract.to_policy(measured[i], poses[i]) for i in rows], np.float32),
-            np.array([asked.to_row(targets[i], measured[i], before[i], 1.0 / fps) for i in rows], np.float32),
+            np.array([form.to_row(targets[i], measured[i], before[i], 1.0 / fps) for i in rows], np.float32),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             [tasks[row] for row in rows],
             [subtasks[row] for row in rows],
@@ -139,7 +140,7 @@ def episodes(
     return runs, left_out
 
 
-def acted(contract: Contract) -> Contract:
+def row_contract(contract: Contract) -> Contract:
     """Return the contract whose rows are in a dataset: in place of a hand's twists those of the joints."""
     if contract.actions != "twist":
         return contract

@@ -11,13 +11,11 @@ would: from the newest trajectory that had arrived at the requested time.
 from __future__ import annotations
 
 import zlib
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat
-from typing import Any
+from itertools import chain
 
 import numpy as np
 
@@ -32,6 +30,7 @@ from vla_accel_ros.recording.marks import Marks
 from vla_accel_ros.recording.reader import Entry
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, contract_of, topic_of
 from vla_accel_ros.sensing.transforms import POSE, HandPoses, transforms_of
+from vla_accel_ros.tools.export.series import Joint, Timed, trajectory_of, values_at
 from vla_accel_ros.tools.replay.moments import (
     COMPRESSED,
     IMAGE,
@@ -54,38 +53,6 @@ _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS} | dic
     ("gripper_command", "parallel_gripper"), POSITIONS
 )
 _COMMANDS |= {kind: base.message for kind, base in BASES.items()}
-
-
-@dataclass
-class Timed:
-    """Values in order of time, with their times in int64 nanoseconds."""
-
-    times_ns: list[int] = field(default_factory=list)
-    things: list[Any] = field(default_factory=list)
-
-    def add(self, time_ns: int, thing: Any) -> None:
-        """Append a value; ignore it unless its time is later than the last one."""
-        if not self.times_ns or time_ns > self.times_ns[-1]:
-            self.times_ns.append(time_ns)
-            self.things.append(thing)
-
-    def newest(self, times_ns: np.ndarray) -> np.ndarray:
-        """Return, for each time, the index of the newest value at or before it, -1 before the first."""
-        return np.searchsorted(np.array(self.times_ns, np.int64), times_ns, side="right") - 1
-
-
-@dataclass
-class Joint:
-    """Positions of a joint and their stamps in int64 nanoseconds, as they came until `sort`."""
-
-    times_ns: array[int] = field(default_factory=lambda: array("q"))
-    positions: array[float] = field(default_factory=lambda: array("d"))
-
-    def sort(self) -> None:
-        """Put the samples in order of their stamps; of equal ones the first stays."""
-        times, indices = np.unique(np.array(self.times_ns, np.int64), return_index=True)
-        self.times_ns = array("q", times.tobytes())
-        self.positions = array("d", np.array(self.positions)[indices].tobytes())
 
 
 class Streams:
@@ -177,23 +144,23 @@ class Streams:
     def joints(self, times_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what is observed of joints and a base, [N, O] float64 in ROS units, interpolated linearly,
         and seconds [N] to the nearest sample, for the joint where that is longest."""
-        return _at(self._joints.values(), times_ns, [name in self._turning for name in self._joints])
+        return values_at(self._joints.values(), times_ns, [name in self._turning for name in self._joints])
 
     def poses(self, times_ns: np.ndarray) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
         """Return the hands' poses by tf at each time, as `to_policy` takes them, and whether, bool [N], each
         is known there; `lacking` has a sentence about each that is not."""
-        poses, known = {}, np.ones(len(times_ns), bool)
+        poses, recent = {}, np.ones(len(times_ns), bool)
         for stream, tf in self.contract.tf.items():
-            poses[stream], gaps_s = _at(self._poses[stream], times_ns)
+            poses[stream], gaps_s = values_at(self._poses[stream], times_ns)
             absent = gaps_s > tf.max_age_s
-            known &= ~absent
+            recent &= ~absent
             if absent.any():
                 problem = self._problems[stream] or f"{stream}: frame {tf.tip} was silent"
                 self.lacking[stream] = (
                     f"{absent.sum()} frames are left out, up to {gaps_s.max():.2f} s from a pose of {tf.tip} "
                     f"in {tf.base}, the limit is {tf.max_age_s:g} s; {problem}"
                 )
-        return [{stream: x[i] for stream, x in poses.items()} for i in range(len(times_ns))], known
+        return [{stream: x[i] for stream, x in poses.items()} for i in range(len(times_ns))], recent
 
     def samples(self, joint: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the stamps [N] int64 of a joint's states, in nanoseconds, and its positions [N] float64."""
@@ -372,45 +339,3 @@ class Streams:
 
     def _topic(self, name: str, kind: str) -> str:
         return topic_of(self.bag, self._namespace, name, kind)
-
-
-def _at(
-    series: Iterable[Joint], times_ns: np.ndarray, turning: Iterable[bool] = repeat(False)
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of S series at times, [N, S] float64, and seconds [N] to their nearest samples."""
-    values, gaps = [], []
-    for joint, turns in zip(series, turning):
-        times, reported = np.array(joint.times_ns), np.array(joint.positions)
-        origin = times[0]
-        endless = np.unwrap(reported) if turns else reported
-        interpolated = np.interp(times_ns - origin, times - origin, endless)
-        values.append(interpolated + (reported - endless)[nearest(times, times_ns)])
-        gaps.append(distance_s(times, times_ns))
-    return np.stack(values, axis=1), np.max(gaps, axis=0)
-
-
-def distance_s(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
-    """Return the seconds from each time [N] to the nearest of `times_ns`."""
-    return np.abs(times_ns[nearest(times_ns, at_ns)] - at_ns) * 1e-9
-
-
-def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
-    """Return, for each time [N], the index of the nearest of the sorted `times_ns`."""
-    right = np.clip(np.searchsorted(times_ns, at_ns), 1, max(len(times_ns) - 1, 1))
-    left_index = right - 1
-    right = np.minimum(right, len(times_ns) - 1)
-    return np.where(at_ns - times_ns[left_index] <= times_ns[right] - at_ns, left_index, right)
-
-
-def trajectory_of(message: Any, received_ns: int) -> Trajectory:
-    """The absolute trajectory of a JointTrajectory, a message or decoded; stamp 0 starts when it was
-    received. Raises ValueError if it is none."""
-    start = stamp_ns(message.header.stamp) or received_ns
-    points = message.points
-    velocities = [point.velocities for point in points]
-    return Trajectory(
-        tuple(message.joint_names),
-        np.array([start + stamp_ns(point.time_from_start) for point in points], np.int64),
-        np.array([point.positions for point in points]),
-        np.array(velocities) if all(map(len, velocities)) else None,
-    )

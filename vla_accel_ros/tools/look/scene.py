@@ -20,7 +20,8 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.recording.robots import contract_of, of_robot
-from vla_accel_ros.tools.export.streams import JOINTS, MOTION, STRING, TRAJECTORY, trajectory_of
+from vla_accel_ros.tools.export.series import trajectory_of
+from vla_accel_ros.tools.export.streams import JOINTS, MOTION, STRING, TRAJECTORY
 from vla_accel_ros.tools.replay.moments import CHUNK, OBSERVED, TEXT, stamp_ns
 
 DIAGNOSTICS, LOOP = "diagnostic_msgs/msg/DiagnosticArray", "vla_accel_msgs/msg/LoopStats"
