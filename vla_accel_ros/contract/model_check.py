@@ -114,8 +114,8 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
             "absolute nor relative ones"
         )
         return [*findings, error("actions", fact, f"of {OTHERS}, only the first are actions: joints")]
-    same_count = len(contract.state_names) == len(contract.action_names)
-    if contract.actions == "joints" and same_count and not same_joints(model):
+    acts_only = contract.base is not None and not contract.base.odometry
+    if contract.actions == "joints" and not acts_only and not same_joints(model):
         fact = (
             f"the model in {folder} has {counts(model.state).start} states but "
             f"{counts(model.actions).start} actions, so they are not one list of joints"
