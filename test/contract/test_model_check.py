@@ -61,8 +61,8 @@ def test_model_refuses_unknown_cameras_and_warns_of_missing_ones(model, contract
 
 @pytest.mark.parametrize("odometry", ["odom", ""])
 def test_model_fits_a_mobile_base_whose_velocities_come_after_the_joints(model, contract, odometry):
-    limits = {"lower": -1.0, "upper": 1.0, "velocity": 1.0, "acceleration": 1.0, "action": "velocity"}
-    axes = Joint("base.linear.x", **limits), Joint("base.angular.z", **limits)
+    names = "base.linear.x", "base.angular.z"
+    axes = tuple(Joint(name, -1.0, 1.0, 1.0, 1.0, "velocity") for name in names)
     controller = Controller("cmd_vel", (), "Twist", 20.0)
     base = Base(axes, (0, 5), controller, (1.0, 1.0), (1.0, 1.0), 0.5, odometry)
     speeds = np.array([[-0.4, -0.9], [0.4, 0.9]])
