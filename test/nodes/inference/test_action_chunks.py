@@ -38,8 +38,12 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def node(start, model, operator):
-    node = start("inference", autostart=True, model=str(model), device="cpu", steps=2, language_hz=0.0)
+def node(start, model, operator, tmp_path):
+    """Of a robot that a person may take over."""
+    path, teleop = tmp_path / "contract.yaml", {"topic": "leader", "rate_hz": 50, "max_age_s": 0.2}
+    path.write_text(yaml.safe_dump(yaml.safe_load(demo_contract().read_text()) | {"teleop": teleop}))
+    options = {"model": str(model), "device": "cpu", "steps": 2, "language_hz": 0.0, "contract": str(path)}
+    node = start("inference", autostart=True, **options)
     node.wait_for_log("the model makes")
     return node
 

@@ -48,6 +48,10 @@ def service_kind() -> Any:
         return GetActionChunk
 
 
+OTHERS = ("chunk", "teleop", "deadman")
+"""Streams of a robot that a policy does not see."""
+
+
 class ActionChunks:
     """The service of a node, from its configuration to its release."""
 
@@ -127,7 +131,7 @@ class ActionChunks:
         stamps_ns = self._ingest.stamps_ns()
         for stream, limit_s in limits_s.items():
             age_s = (now_ns - stamps_ns[stream]) * 1e-9 if stream in stamps_ns else None
-            if stream != "chunk" and (age_s is None or age_s > limit_s):
+            if stream not in OTHERS and (age_s is None or age_s > limit_s):
                 age = (
                     "has not come yet"
                     if age_s is None
