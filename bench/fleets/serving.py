@@ -54,6 +54,10 @@ class Arm:
     joints: tuple[str, ...]
 
     @property
+    def pictures(self) -> tuple[Camera, ...]:
+        return self.cameras
+
+    @property
     def joint_names(self) -> tuple[str, ...]:
         return self.joints
 

@@ -30,11 +30,6 @@ def demo() -> Iterator[Claim]:
         figures += [won, played, *percent(won, played)]
     growth = hour["memory_mb"]["growth_per_hour"]
     yield PERFORMANCE, "Over an hour of", [*figures, growth["trajectory"], growth["inference"]]
-    slow = result("slow_demo")
-    chunk, slowed = slow["chunk_ms"], slow["demo"]
-    figures = [slow["slower"], chunk["slowed"], chunk["reference"], None, 1 / slow["share_of_a_core"]]
-    figures += [*counted(slowed), slowed["rates_hz"]["vision"], slowed["age_ms"]["p50"]]
-    yield PERFORMANCE, "On a machine that needs", figures
 
 
 def control() -> Iterator[Claim]:
