@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -31,6 +32,7 @@ from vla_accel_ros.engine.stages.precision import EXACT
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.cuda import compiling, products, rotary_attention
+from vla_accel_ros.kernels.early import EarlyReads, reads_early
 from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import WRITTEN, Hopper, Ops, TritonOps
 from vla_accel_ros.kernels.shapes import Config, Shape
@@ -265,6 +267,16 @@ def test_stages_compute_the_same_bits_with_early_starts_and_without(sizes: Any, 
         assert len(results) == len(expected) >= 8
         for number, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
             assert same(ours, theirs), f"result {number}, delays from launch {first} on"
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_only_a_launch_that_waits_for_them_may_read_results(computed: bool) -> None:
+    @reads_early("scale")
+    def launch(scale: torch.Tensor, *, computed: bool, pdl: bool) -> None:
+        """Launches nothing."""
+
+    with nullcontext() if computed else pytest.raises(RuntimeError, match="scale"), EarlyReads("a stage"):
+        launch(torch.zeros(4) + 1.0, computed=computed, pdl=True)
 
 
 @pytest.mark.gpu

@@ -56,6 +56,7 @@ def add_layer_norm(
     out: Tensor,
     gate: Tensor | None = None,
     eps: float = NORM_EPS,
+    *,
     computed: bool = False,
 ) -> None:
     """x += gate * (y + y_bias) in place, out = layer norm of x.

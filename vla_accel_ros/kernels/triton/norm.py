@@ -178,6 +178,7 @@ def add_norm(
     )  # fmt: skip
 
 
+@reads_early("weight bias")
 def add_layer_norm(
     x: Tensor,
     y: Tensor | None,
@@ -187,32 +188,16 @@ def add_layer_norm(
     out: Tensor,
     gate: Tensor | None = None,
     eps: float = NORM_EPS,
-    computed: bool = False,
     *,
+    computed: bool = False,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
-    _launch_add_layer_norm(x, y, y_bias, weight, bias, out, gate, eps, pdl=pdl and not computed)
-
-
-@reads_early("weight bias")
-def _launch_add_layer_norm(
-    x: Tensor,
-    y: Tensor | None,
-    y_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor,
-    gate: Tensor | None,
-    eps: float,
-    *,
-    pdl: bool,
-) -> None:
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _add_layer_norm[(rows,)](
         x, y, y_bias, weight, bias, out, gate, width, EPS=eps, BLOCK=block,
-        **options(max(1, _warps(block) // 2), 1, pdl),
+        **options(max(1, _warps(block) // 2), 1, pdl and not computed),
     )  # fmt: skip
 
 

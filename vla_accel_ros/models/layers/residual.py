@@ -78,7 +78,7 @@ class FusedStream(ResidualStream):
 
     def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, computed: bool = False) -> Tensor:
         (y, y_bias, gate), out = self._left, torch.empty_like(self._x)
-        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, computed)
+        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, computed=computed)
         self._left = None, None, None
         return out.view(self._shape)
 
