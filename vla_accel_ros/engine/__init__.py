@@ -7,4 +7,5 @@ rules/: which of the ready requests runs next; policies/: their former names. pr
 lanes/: where it runs. runner/, actors/: compute micro-batches. kv/: keys and values.
 stages/: captured micro-requests. robots: the robots that are served. streaming/: a stack at its own rates.
 session: what an engine's numbers depend on, for replay. current_stream: the CUDA stream of a thread.
+recent: a cache of what was used last.
 """

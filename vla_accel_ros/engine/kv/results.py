@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool, check_bytes
-from vla_accel_ros.engine.stages.stage import Recent
+from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.models.layers import gemma
 from vla_accel_ros.models.micro_requests import INSTRUCTION, KV, WORDS, Leaf
 from vla_accel_ros.models.policies import AnyPolicy, computed

@@ -15,13 +15,13 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.kv.results import INSTRUCTIONS
+from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.request import Request
 from vla_accel_ros.engine.runner.frames import Extent, Part, Prefill, worded_policy
 from vla_accel_ros.engine.runner.plain_prefill import PlainPrefill
 from vla_accel_ros.engine.stages.plain.prefix import PlainFrame
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
 from vla_accel_ros.engine.stages.prefill.groups import Frame
-from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.micro_requests import KV
 from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy, FlowPolicy, WordedPolicy

@@ -17,8 +17,8 @@ from torch import nn
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.options import has_stages
+from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
-from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy

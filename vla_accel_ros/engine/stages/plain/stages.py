@@ -19,11 +19,12 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.results import Results
+from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
 from vla_accel_ros.engine.stages.memory.host_buffers import Readback
 from vla_accel_ros.engine.stages.plain.prefix import PlainFrame, PlainPrefix, Resize
 from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainOpening, PlainStep
-from vla_accel_ros.engine.stages.stage import Recent, Stage
+from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, Pending
 from vla_accel_ros.models.flow.solver import EULER

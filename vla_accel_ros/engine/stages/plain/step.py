@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
 from vla_accel_ros.engine.stages.plain.kernels import PlainStage, by_kernels
 from vla_accel_ros.engine.stages.plain.prefix import Rooms, Shapes, shapes_of
-from vla_accel_ros.engine.stages.stage import Recent
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
