@@ -20,10 +20,11 @@ def test_attend_full(dtype: torch.dtype, head: int, tokens: int, keys: int) -> N
     v = draw(batch, keys, heads, 2 * head, dtype=dtype)[..., head:]
     mask = draw(batch, keys) > 0
     mask[:, keys // 2] = True
-    for seen in (None, mask):
+    tail = draw(batch, heads, 7, head, dtype=dtype).transpose(1, 2), draw(batch, 7, heads, head, dtype=dtype)
+    for seen, more in ((None, None), (mask, None), (mask, tail)):
         expected, ours = (poison(batch, tokens, heads * head, dtype=dtype) for _ in range(2))
-        attention.attend_full(q, k, v, expected, seen)
-        kernels.attend_full(q, k, v, ours, seen)
+        attention.attend_full(q, k, v, expected, seen, more)
+        kernels.attend_full(q, k, v, ours, seen, more)
         assert_near(ours, expected, dtype)
 
 

@@ -305,14 +305,12 @@ def test_where_all_slots_are_held_a_captured_frame_is_refused_and_the_next_is_as
     assert_same(acted(fast, frames[2])[0], acted(plain, frames[2])[0])
 
 
-def test_on_a_gpu_they_are_captured_only_if_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    tried = XVLAOracle.load("xvla/checkpoint", tmp_path / "folder").policy
-    for policy in (tried, *(load("cpu").policy for load in RECORDINGS.values())):
+def test_on_a_gpu_they_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for policy in (load("cpu").policy for load in RECORDINGS.values()):
+        assert not has_stages(policy)
         with monkeypatch.context() as patch:
             patch.setattr(type(policy), "device", property(lambda self: torch.device("cuda")))
-            assert has_stages(policy) == (policy is tried)
+            assert has_stages(policy)
 
 
 class OnDevice(TorchDispatchMode):

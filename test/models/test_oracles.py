@@ -415,8 +415,8 @@ def test_fastwam_text_latents_and_video(fastwam: FastWAMOracle, by: By) -> None:
 def test_fastwam_velocities_and_actions(fastwam: FastWAMOracle, by: By) -> None:
     agree(fastwam, by(FastWAMOracle.velocities), fastwam["steps.velocity"])
     agree(fastwam, by(FastWAMOracle.sampled), fastwam["actions_model"][0])
-    actions = fastwam.policy.actions(fastwam.sampled(), fastwam.arrays["state"].numpy())
-    recorded = fastwam["actions"][0]
+    actions = fastwam.policy.actions(fastwam.sampled(), fastwam.arrays["state"].cpu().numpy())
+    recorded = fastwam["actions"][0].cpu()
     assert distance(torch.from_numpy(actions), recorded) <= rounding(recorded)
 
 

@@ -146,9 +146,9 @@ class EngineConfig:
     fast: bool = option(
         False,
         "Compute with captured stages, which are made while the node configures; false is plain torch. auto: "
-        "on CUDA, for pi0, pi0.5, pi0-FAST, SmolVLA and OpenVLA (fused kernels, which need triton), GR00T, "
-        "X-VLA, and policies of other packages that can be captured. Those of Fast-WAM, mimic-video and "
-        "OpenVLA-OFT were not compared with plain torch on a GPU yet: they have to be asked for.",
+        "on CUDA, for pi0, pi0.5, pi0-FAST, SmolVLA and OpenVLA (fused kernels, which need triton), and for "
+        "all policies that can be captured: GR00T, X-VLA, Fast-WAM, mimic-video, OpenVLA-OFT, and those of "
+        "other packages.",
         in_nodes={"default": AUTO, "choices": (AUTO, "true", "false")},
     )
     slots: int = option(

@@ -35,8 +35,6 @@ FLOWS = (Pi, SmolVLA)
 """Models whose stages of kernels encode images and denoise chunks."""
 KERNELS = (*FLOWS, PiFast, OpenVLA)
 """Models that have captured stages of kernels."""
-UNTRIED = ("fastwam", "mimic_video", "openvla_oft")
-"""Kinds whose captured stages were not compared with plain torch on a GPU yet: `fast` has to be asked for."""
 
 
 def has_stages(policy: AnyPolicy) -> bool:
@@ -46,7 +44,7 @@ def has_stages(policy: AnyPolicy) -> bool:
         return False
     if has_kernels(policy):
         return importlib.util.find_spec("triton") is not None
-    return is_capturable(policy) and policy.config.kind not in UNTRIED
+    return is_capturable(policy)
 
 
 def has_kernels(policy: AnyPolicy) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vla_accel_ros.kernels import tuning
 from vla_accel_ros.kernels.early import writing
-from vla_accel_ros.kernels.reference import attention, flow, image, int8, linear, norm, quantized
+from vla_accel_ros.kernels.reference import attention, flow, heads, image, int8, linear, norm, quantized
 from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, PARTED, Config, Shape
 from vla_accel_ros.kernels.tuning import Table
@@ -33,6 +33,7 @@ class Ops:
     attend_rotary = staticmethod(attention.attend_rotary)
     attend_views = staticmethod(attention.attend_views)
     attend_full = staticmethod(attention.attend_full)
+    rotate_heads = staticmethod(heads.rotate_heads)
     rotary_qkv = staticmethod(linear.rotary_qkv)
     place_qkv = staticmethod(linear.place_qkv)
     gated_up = staticmethod(linear.gated_up)
@@ -105,6 +106,7 @@ class TritonOps(Ops):
             attention,
             flow,
             full_attention,
+            heads,
             image,
             linear,
             norm,
@@ -184,6 +186,7 @@ class TritonOps(Ops):
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
             "attend_full": partial(full_attention.attend_full, pdl=pdl),
+            "rotate_heads": partial(heads.rotate_heads, pdl=pdl),
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
             **{name: of_blas(name) for name in blas},
             "patches": image.patches,

@@ -140,13 +140,14 @@ def computed(policy: AnyPolicy, micro: MicroRequest, given: Mapping[str, Any]) -
 
 
 class FlowField:
-    """The flow field of a policy with the signature of a network's `velocity`. kv: what the chunk's steps
-    read, by name."""
+    """The flow field of a policy with the signature of a network's `velocity`, for times and states on any
+    device. kv: what the chunk's steps read, by name."""
 
     def __init__(self, policy: AnyPolicy) -> None:
         self._policy, self._reads = policy, policy.chain.acting.reads
 
     def velocity(self, x: Tensor, t: Tensor, state: Tensor | None, kv: Mapping[str, Any]) -> Tensor:
-        given = {**kv, "x": x, "t": t, "state": state}
+        state = state if state is None else state.to(x.device)
+        given = {**kv, "x": x, "t": t.to(x.device), "state": state}
         velocity: Tensor = getattr(self._policy, DENOISE)(**{name: given[name] for name in self._reads})
         return velocity

@@ -240,7 +240,8 @@ class FlowActor:
         """Put a chunk into its seat."""
         assert doing.seat is not None
         guide, joints = self._inpainting(doing), doing.policy.joints
-        seats.take(doing.seat, doing.noise, doing.state, kept, guide, joints)
+        noise = doing.noise.to(self._device) if self._stages is None else doing.noise
+        seats.take(doing.seat, noise, doing.state, kept, guide, joints)
         doing.seated = True
 
     def _free_seat(self, count: int) -> int:

@@ -66,11 +66,22 @@ def attend_views(qkv: Tensor, heads: int, views: int) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def attend_full(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None = None) -> None:
+def attend_full(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    mask: Tensor | None = None,
+    tail: tuple[Tensor, Tensor] | None = None,
+) -> None:
     """Attention of q [B, T, heads, D] over k, v [B, n, heads, D]; strides but that of D may be any.
 
-    mask bool [B, n], False = a key that nobody sees, None = all are seen. out [B, T, heads * D] is written.
+    mask bool [B, n], False = a key that nobody sees, None = all are seen. tail: further keys and values that
+    all see [B, m, heads, D]. out [B, T, heads * D] is written.
     """
+    if tail is not None:
+        k, v = (torch.cat(parts, dim=1) for parts in zip((k, v), tail, strict=True))
+        mask = None if mask is None else F.pad(mask, (0, tail[0].shape[1]), value=True)
     seen = None if mask is None else mask[:, None, None]
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
     attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)

@@ -22,33 +22,20 @@ PROGRAMS = 96
 
 
 @triton.jit
-def _attend_full(
-    q, k, v, out, mask, tokens, keys, heads, scale,
-    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, mask_b,
-    HEAD: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
+def _over(
+    queries, k, v, mask, keys, k_t, v_t, scale, total, most, weight,
+    HEAD: tl.constexpr, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        after_previous()
-    batch = (tl.program_id(1) // heads).to(tl.int64)
-    head = tl.program_id(1) % heads
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    """Add keys and values to the weighted sum, the greatest score and the sum of weights."""
     d = tl.arange(0, BLOCK)
-    inner, ok = d < HEAD, rows < tokens
-    to_q = q + batch * q_b + rows[:, None] * q_t + head * q_h + d[None, :]
-    queries = tl.load(to_q, mask=ok[:, None] & inner[None, :], other=0.0)
-    total = tl.zeros((BLOCK_M, BLOCK), tl.float32)
-    most = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    weight = tl.zeros((BLOCK_M,), tl.float32)
+    inner = d < HEAD
     for start in range(0, keys, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         seen = n < keys
-        to_k = k + batch * k_b + n[None, :] * k_t + head * k_h + d[:, None]
-        to_v = v + batch * v_b + n[:, None] * v_t + head * v_h + d[None, :]
-        key = tl.load(to_k, mask=seen[None, :] & inner[:, None], other=0.0)
-        value = tl.load(to_v, mask=seen[:, None] & inner[None, :], other=0.0)
+        key = tl.load(k + n[None, :] * k_t + d[:, None], mask=seen[None, :] & inner[:, None], other=0.0)
+        value = tl.load(v + n[:, None] * v_t + d[None, :], mask=seen[:, None] & inner[None, :], other=0.0)
         if mask is not None:
-            seen = seen & (tl.load(mask + batch * mask_b + n, mask=seen, other=0) != 0)
+            seen = seen & (tl.load(mask + n, mask=seen, other=0) != 0)
         scores = tl.dot(queries, key, input_precision=PRECISION) * scale
         scores = tl.where(seen[None, :], scores, float("-inf"))
         highest = tl.maximum(most, tl.max(scores, axis=1))
@@ -58,24 +45,70 @@ def _attend_full(
         weight = weight * before + tl.sum(weights, axis=1)
         added = tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
         total, most = total * before[:, None] + added, highest
+    return total, most, weight
+
+
+@triton.jit
+def _attend_full(
+    q, k, v, out, mask, k_tail, v_tail, tokens, keys, tail, heads, scale,
+    q_b, q_t, q_h, k_b, k_t, k_h, v_b, v_t, v_h, mask_b,
+    k_tail_b, k_tail_t, k_tail_h, v_tail_b, v_tail_t, v_tail_h,
+    HEAD: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        after_previous()
+    batch = (tl.program_id(1) // heads).to(tl.int64)
+    head = tl.program_id(1) % heads
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK)
+    inside = (rows < tokens)[:, None] & (d < HEAD)[None, :]
+    to_q = q + batch * q_b + rows[:, None] * q_t + head * q_h + d[None, :]
+    queries = tl.load(to_q, mask=inside, other=0.0)
+    total = tl.zeros((BLOCK_M, BLOCK), tl.float32)
+    most = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    weight = tl.zeros((BLOCK_M,), tl.float32)
+    to_mask = mask
+    if mask is not None:
+        to_mask = mask + batch * mask_b
+    total, most, weight = _over(
+        queries, k + batch * k_b + head * k_h, v + batch * v_b + head * v_h, to_mask, keys, k_t, v_t, scale,
+        total, most, weight, HEAD, BLOCK, BLOCK_N, PRECISION,
+    )  # fmt: skip
+    if k_tail is not None:
+        total, most, weight = _over(
+            queries, k_tail + batch * k_tail_b + head * k_tail_h, v_tail + batch * v_tail_b + head * v_tail_h,
+            None, tail, k_tail_t, v_tail_t, scale, total, most, weight, HEAD, BLOCK, BLOCK_N, PRECISION,
+        )  # fmt: skip
     result = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
     to_out = out + ((batch * tokens + rows[:, None]) * heads + head) * HEAD + d[None, :]
-    tl.store(to_out, result.to(out.dtype.element_ty), mask=ok[:, None] & inner[None, :])
+    tl.store(to_out, result.to(out.dtype.element_ty), mask=inside)
 
 
 @reads_early()
 def attend_full(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None = None, *, pdl: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    mask: Tensor | None = None,
+    tail: tuple[Tensor, Tensor] | None = None,
+    *,
+    pdl: bool = False,
 ) -> None:
     """See kernels.reference.attention.attend_full; out is contiguous."""
     batch, tokens, heads, head = q.shape
     seen = None if mask is None else mask.view(torch.uint8)
+    k_tail, v_tail = tail or (None, None)
+    tails = [part.stride()[:3] if part is not None else (0, 0, 0) for part in (k_tail, v_tail)]
     high = 64
     while high > 16 and triton.cdiv(tokens, high) * batch * heads < PROGRAMS:
         high //= 2
     _attend_full[(triton.cdiv(tokens, high), batch * heads)](
-        q, k, v, out, seen, tokens, k.shape[1], heads, head**-0.5 * math.log2(math.e),
+        q, k, v, out, seen, k_tail, v_tail,
+        tokens, k.shape[1], 0 if k_tail is None else k_tail.shape[1], heads, head**-0.5 * math.log2(math.e),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], 0 if seen is None else seen.stride(0),
+        *tails[0], *tails[1],
         HEAD=head, BLOCK=max(16, triton.next_power_of_2(head)), BLOCK_M=high, BLOCK_N=KEYS,
         PRECISION=precision(q), **options(WARPS, STAGES, pdl),
     )  # fmt: skip

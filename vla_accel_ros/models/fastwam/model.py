@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.fastwam.config import ExpertConfig, FastWAMConfig
+from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import at_least_float32
-from vla_accel_ros.models.layers.residual import ResidualStream, attention, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
 from vla_accel_ros.models.layers.wan_vae import VAE
 from vla_accel_ros.models.text.t5 import T5Encoder
 
@@ -45,9 +46,11 @@ def frame_angles(rows: int, columns: int, pairs: int, device: torch.device) -> T
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Turn neighbouring numbers of x [B, T, heads * head_dim] by a table complex [T, head_dim / 2]."""
-    pairs = x.to(at_least_float32(x.dtype)).unflatten(2, (-1, table.shape[1], 2))
-    return torch.view_as_real(torch.view_as_complex(pairs) * table[:, None]).flatten(2).to(x.dtype)
+    """Turn neighbouring numbers of x [B, T, heads * head_dim] by a table [2, T, head_dim / 2] of cosines and
+    sines."""
+    turns = torch.complex(table[0], table[1])[:, None]
+    pairs = x.to(at_least_float32(x.dtype)).unflatten(2, (-1, table.shape[2], 2))
+    return torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(2).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -71,11 +74,21 @@ class Attention(nn.Module):
         """x [B, T, width] -> [B, T, wide]."""
         return self.norm_q(self.q(x))
 
-    def attend(self, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-        """Queries [B, T, wide] to all of the keys and values [B, n, wide] -> what goes into `o`."""
-        parts = q, torch.cat([*keys], dim=1), torch.cat([*values], dim=1)
-        q, k, v = (part.unflatten(2, (self._heads, -1)) for part in parts)
-        return attention(q, k, v)
+    def rotated(self, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, T, width], a table of `rotate` -> queries, keys and values [B, T, wide]."""
+        ours = product(x, *fuse([self.q, self.k, self.v])).unflatten(2, (3 * self._heads, -1))
+        norms, eps = (self.norm_q.weight, self.norm_k.weight), self.norm_q.eps
+        qk, (cos, sin) = ours[:, :, : 2 * self._heads], table
+        both = rotated(qk, self._heads, cos, sin, norms=norms, eps=eps, whole=True, paired=True)
+        if both is None:
+            q, k, v = ours.flatten(2).chunk(3, dim=2)
+            return rotate(self.norm_q(q), table), rotate(self.norm_k(k), table), v
+        return both[0].flatten(2), both[1].flatten(2), ours[:, :, 2 * self._heads :].flatten(2)
+
+    def attend(self, q: Tensor, kv: Sequence[Tensor], tail: Sequence[Tensor] = ()) -> Tensor:
+        """Queries [B, T, wide] to keys and values [B, n, wide], and further ones -> what goes into `o`."""
+        q, k, v, *more = (part.unflatten(2, (self._heads, -1)) for part in (q, *kv, *tail))
+        return attention(q, k, v, tail=(more[0], more[1]) if more else None)
 
 
 class Block(nn.Module):
@@ -100,14 +113,14 @@ class Block(nn.Module):
         text: Sequence[Sequence[Tensor]],
         video: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """by [B, MODULATIONS, width], a table of `rotate`, keys and values of words and joints, each in
-        parts, and of the video, if it is not the video's layer -> keys and values of the stream's rows."""
+        """by [B, MODULATIONS, width], a table of `rotate`, keys and values of words and of joints, and of the
+        video, if it is not the video's layer -> keys and values of the stream's rows."""
         shift, scale, gate, late_shift, late_scale, late_gate = by.unbind(dim=1)
         own, cross, ffn = self.self_attn, self.cross_attn, cast(Any, self.ffn)
         inner = stream.modulated(scale, shift, self.eps)
-        k, v = own.keys(inner)
-        q, k = rotate(own.queries(inner), table), rotate(k, table)
-        stream.add(own.attend(q, (*video[:1], k), (*video[1:], v)), own.o, gate)
+        q, k, v = own.rotated(inner, table)
+        keys = (video, (k, v)) if video else ((k, v),)
+        stream.add(own.attend(q, *keys), own.o, gate)
         inner = stream.norm(self.norm3.weight, self.norm3.bias, self.eps)
         stream.add(cross.attend(cross.queries(inner), *text), cross.o)
         stream.mlp(stream.modulated(late_scale, late_shift, self.eps), ffn[0], ffn[2], late_gate)
@@ -199,9 +212,7 @@ class FastWAM(nn.Module):
             "frame_table": frame_angles(rows, columns, pairs, device),
             "chunk_table": angles(torch.arange(config.horizon, device=device), pairs),
         }
-        tables = {
-            n: torch.polar(torch.ones_like(turn), turn).to(wide.to_complex()) for n, turn in turns.items()
-        }
+        tables = {name: torch.stack((turn.cos(), turn.sin())).to(wide) for name, turn in turns.items()}
         plain = torch.tensor([0, 1, 0, 0, 1, 0], dtype=self.dtype, device=device)[:, None]
         for name, base in (("video", constants + plain), ("action", plain)):
             blocks = self.mot.blocks(name)
@@ -241,7 +252,7 @@ class FastWAM(nn.Module):
         stream = residual_stream(x)
         further, results = self._keys("video", rows), list[tuple[Tensor, Tensor]]()
         for number, block in enumerate(blocks):
-            words = [(text[side, number, None], further[side, number, None]) for side in range(2)]
+            words = [part[:, number, None] for part in (text, further)]
             by = self.video_modulations[:, number]
             results.append(block(stream, by, self.frame_table, words, ()))
         shift, scale = self.video_modulations[:, -1, :2].unbind(dim=1)
@@ -256,9 +267,9 @@ class FastWAM(nn.Module):
         by = self.action_modulations + expert.modulation(t * self.config.time_scale)[:, None]
         stream = residual_stream(expert.action_encoder(x.to(self.dtype)))
         for number, block in enumerate(self.mot.blocks("action")):
-            words = [(text[:, side, number], joints[:, side, number]) for side in range(2)]
+            words = [part[:, :, number].unbind(dim=1) for part in (text, joints)]
             frame = video[:, :, number].unbind(dim=1)
-            block(stream, by[:, number], self.chunk_table[: x.shape[1]], words, frame)
+            block(stream, by[:, number], self.chunk_table[:, : x.shape[1]], words, frame)
         return expert.head(stream.end()).to(x.dtype)
 
     def _keys(self, name: str, rows: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class PerEmbodiment(nn.Module):
 
     def forward(self, x: Tensor, embodiment: Tensor) -> Tensor:
         """x [B, n, in]; embodiment int64 [B]."""
-        return torch.bmm(x, self.W[embodiment]) + self.b[embodiment][:, None]
+        return torch.baddbmm(self.b[embodiment][:, None], x, self.W[embodiment])
 
 
 class EmbodimentMLP(nn.Module):

@@ -56,7 +56,8 @@ class Attention(nn.Module):
     def among(self, x: Tensor) -> Tensor:
         """The same of x that attends to itself; query, key and value are one product."""
         weight, bias = fuse([self.to_q, self.to_k, self.to_v])
-        return attention(*map(self._heads, product(x, weight, bias).chunk(3, dim=-1)))
+        q, k, v = map(self._heads, product(x, weight, bias).chunk(3, dim=-1))
+        return attention(q, k, v)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1))

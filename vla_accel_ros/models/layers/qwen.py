@@ -16,6 +16,7 @@ from vla_accel_ros.models.config import LlamaConfig
 from vla_accel_ros.models.layers import llama
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import rotate
+from vla_accel_ros.models.layers.residual import gated, rotated
 
 Tables = tuple[Tensor, Tensor]
 
@@ -46,8 +47,7 @@ class MLP(llama.MLP):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, _ = fuse([self.gate_proj, self.up_proj])
-        gate, up = F.linear(x, weight).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(gated(F.linear(x, weight)))
 
 
 class Attention(nn.Module):
@@ -66,12 +66,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, tables: Tables) -> Tensor:
         weight, _ = fuse([self.q_proj, self.k_proj, self.v_proj])
-        heads = F.linear(x, weight).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        heads, (cos, sin) = F.linear(x, weight).unflatten(-1, (-1, self.head_dim)), tables
         queries, keys = self.heads, self.heads // self.groups
-        qk, v = heads[:, :-keys], heads[:, -keys:]
-        qk = torch.cat((self.q_norm(qk[:, :queries]), self.k_norm(qk[:, queries:])), dim=1)
-        qk = rotate(qk, *tables)
-        q, k = qk[:, :queries], qk[:, queries:]
+        norms, eps = (self.q_norm.weight, self.k_norm.weight), self.q_norm.eps
+        both = rotated(heads[:, :, :-keys], queries, cos[0, 0], sin[0, 0], norms=norms, eps=eps)
+        if both is None or len(cos) > 1:
+            parts = self.q_norm(heads[:, :, :queries]), self.k_norm(heads[:, :, queries:-keys])
+            turned = rotate(torch.cat(parts, dim=2).transpose(1, 2), *tables).transpose(1, 2)
+            both = turned[:, :, :queries], turned[:, :, queries:]
+        q, k, v = (part.transpose(1, 2) for part in (*both, heads[:, :, -keys:]))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.gemma import at_least_float32, rotate
-from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
 
 NORM_EPS = 1e-6
 THETA = 10_000.0
@@ -59,9 +59,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         heads = product(x, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1))
-        turned = heads[:, :, :2].permute(2, 0, 3, 1, 4).to(at_least_float32(x.dtype))
-        q, k = rotate(turned, *tables).to(x.dtype).transpose(2, 3)
-        return attention(q, k, heads[:, :, 2])
+        both = rotated(heads[:, :, :2].flatten(2, 3), self.heads, *tables)
+        if both is None:
+            turned = heads[:, :, :2].permute(2, 0, 3, 1, 4).to(at_least_float32(x.dtype))
+            q, k = rotate(turned, *tables).to(x.dtype).transpose(2, 3)
+            both = q, k
+        return attention(*both, heads[:, :, 2])
 
 
 class MLP(nn.Module):

@@ -133,15 +133,44 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out.unflatten(0, rows.shape[:2])
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    tail: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Full attention of q [B, T, heads, D] over k, v [B, n, heads, D] -> [B, T, heads * D]. mask bool [B, n],
-    False = a key that nobody sees, None = all are seen."""
+    False = a key that nobody sees, None = all are seen. tail: further keys and values [B, m, heads, D]."""
     ops = _ops_for(q)
+    if ops is not None:
+        out = q.new_empty(*q.shape[:2], q.shape[2] * q.shape[3])
+        ops.attend_full(q, k, v, out, mask, tail)
+        return out
+    if tail is not None:
+        k, v = (torch.cat(parts, dim=1) for parts in zip((k, v), tail, strict=True))
+    seen = None if mask is None else mask[:, None, None]
+    queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
+    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+    return attended.transpose(1, 2).flatten(2)
+
+
+def rotated(x: Tensor, queries: int, cos: Tensor, sin: Tensor, **how: Any) -> tuple[Tensor, Tensor] | None:
+    """Queries and keys [B, n, heads, D] of a product, as kernels.reference.heads.rotate_heads makes them of x
+    [B, n, heads, D] and of tables [n, D] or [n, D / 2]; None where plain torch is to compute."""
+    ops, half = _ops_for(x), x.shape[3] // 2
     if ops is None:
-        seen = None if mask is None else mask[:, None, None]
-        queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
-        return attended.transpose(1, 2).flatten(2)
-    out = q.new_empty(*q.shape[:2], q.shape[2] * q.shape[3])
-    ops.attend_full(q, k, v, out, mask)
+        return None
+    out = x.new_empty(x.shape)
+    ops.rotate_heads(x, queries, cos[:, :half], sin[:, :half], out, **how)
+    return out[:, :, :queries], out[:, :, queries:]
+
+
+def gated(y: Tensor) -> Tensor:
+    """silu(a) * b of y [B, n, 2 W], a first -> [B, n, W]."""
+    if (ops := _ops_for(y)) is None:
+        gate, up = y.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    out = y.new_empty(*y.shape[:2], y.shape[2] // 2)
+    ops.glu(y.flatten(0, 1), out.flatten(0, 1), "silu")
     return out

@@ -3,7 +3,8 @@
 `build` makes graphs ahead; others are made when something new comes first: other image sizes, or more words
 than were prepared. Their number is bounded; the least recently used are dropped. Calls share buffers, so each
 holds a lock until its work is in the stream. Graphs of prefixes share one memory pool and those of steps
-another, because a prefix and a step may be computed at once.
+another, because a prefix and a step may be computed at once. A graph whose results stay where it left them
+has a pool of its own: in a shared one, another graph's replay would overwrite them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class PlainStages:
         memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
         self.results = Results(policy, pool)
         self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
-        self._opening = PlainOpening(policy, pool, LENGTHS + seats, memories[1])
+        of_steps = None if policy.chain.acts == DENOISE else memories[1]
+        self._opening = PlainOpening(policy, pool, LENGTHS + seats, of_steps)
         self._places = range(1 + seats) if policy.chain.of_chunk else range(1)
         self.step = PlainStep(policy, pool, len(Form) * LENGTHS * len(self._places), memories[1], solver)
         self._actions = Readback(policy.device, 1, policy.config.horizon, policy.config.action_dim, 0)
