@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +40,7 @@ from vla_accel_ros.kernels.triton import (
     attention,
     flow,
     full_attention,
+    heads,
     image,
     launch,
     linear,
@@ -142,7 +144,7 @@ def in_fp8(ptx: str) -> bool:
 
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
-    called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften"}
+    called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften", "_pairs"}
     called |= {
         "small_product",
         "two_small_products",
@@ -200,9 +202,17 @@ def between(table: Table) -> None:
     modulated = (weight, weight, place(41, 1536), weight, 1e-5)
     norm.add_layer_norm(place(41, 1536), place(41, 1536), weight, *modulated, computed=True, pdl=table.pdl)
     norm.bias_gelu(place(512, 4304), place(4304))
-    heads, seen = place(1, 41, 32, 48), torch.ones(1, 186, dtype=torch.bool)
+    own_heads, seen = place(1, 41, 32, 48), torch.ones(1, 186, dtype=torch.bool)
     keys = place(1, 32, 186, 48).transpose(1, 2)
-    full_attention.attend_full(heads, keys, keys, place(1, 41, 1536), seen, pdl=table.pdl)
+    full_attention.attend_full(own_heads, keys, keys, place(1, 41, 1536), seen, pdl=table.pdl)
+    frame, own = place(1, 120, 24, 128), place(1, 32, 24, 128)
+    full_attention.attend_full(own, frame, frame, place(1, 32, 3072), tail=(own, own), pdl=table.pdl)
+    far, scratch = place(1, 19200, 8, 128), launch.Scratch.of(CPU)
+    full_attention.attend_full(own[:, :16, :8], far, far, place(1, 16, 1024), scratch=scratch, pdl=table.pdl)
+    norms, turns = (place(3072), place(3072)), torch.empty(32, 64)
+    rotate = partial(heads.rotate_heads, place(1, 32, 48, 128), 24)
+    rotate(turns, turns, place(1, 32, 48, 128), norms, whole=True, paired=True, pdl=table.pdl)
+    rotate(None, None, place(1, 32, 48, 128), (place(128), place(128)), pdl=table.pdl)
     norm.glu(place(1, 4, 32768), place(1, 4, 16384))
     q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)
@@ -235,8 +245,11 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         chosen = read_table(Path(sys.argv[2]).read_text(), sys.argv[2], gpu)
     pieces.LAYERS = 1
-    for module in (attention, flow, full_attention, image, linear, norm, project, rotary_attention):
+    for module in (attention, flow, full_attention, heads, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)
+    full_attention.combine = attention.combine
+    room_bytes = ARCHITECTURES[sys.argv[1]].shared_bytes
+    full_attention._room = lambda q, block: room_bytes // (4 * block)
     if target < 90:
         launch.tiles = lambda *_: None  # as it says on such a device
     every(PI05, chosen, pdl=target >= 90)

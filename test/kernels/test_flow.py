@@ -163,18 +163,20 @@ def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> No
 @dtypes
 def test_norms(dtype: torch.dtype) -> None:
     draw, width = Drawing(2), 37
-    x, weight, bias = draw(5, width, dtype=dtype), draw(width), draw(width)
-    expected, ours = (poison(5, width, dtype=dtype) for _ in range(2))
+    x, weight, bias = draw(6, width, dtype=dtype), draw(width), draw(width)
+    expected, ours = (poison(6, width, dtype=dtype) for _ in range(2))
     norm.rms_norm(x, weight, expected, 0.5)
     norm_kernels.rms_norm(x, weight, ours, 0.5)
     assert_near(ours, expected, dtype)
-    y, gate = draw(5, width, dtype=dtype), draw(width)
+    y, gate = draw(6, width, dtype=dtype), draw(width)
+    several = draw(3, 3, width).unbind(dim=1)  # of two rows each, which lie apart
     cases: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
         ((None, None), (weight, bias), {}),
         ((y, None), (weight, bias), {}),
         ((y, bias), (None, bias), {"eps": 0.1}),
         ((y, bias), (weight, None), {"gate": gate, "eps": 0.1, "computed": True}),
         ((y, None), (None, None), {"gate": gate}),
+        ((y, None), several[:2], {"gate": several[2], "computed": True}),
     )
     for added, by, more in cases:
         left, right = x.clone(), x.clone()

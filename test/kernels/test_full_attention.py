@@ -8,6 +8,7 @@ from drawing import DTYPES, Drawing, assert_near, poison
 
 from vla_accel_ros.kernels.reference import attention
 from vla_accel_ros.kernels.triton import full_attention as kernels
+from vla_accel_ros.kernels.triton.launch import Scratch
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -34,3 +35,34 @@ def test_a_query_that_sees_no_key_gives_zeros() -> None:
     out = poison(1, 3, 32)
     kernels.attend_full(q, k, v, out, torch.zeros(1, 3, dtype=torch.bool, device=q.device))
     assert not out.any()
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_of_the_keys_are_combined(parts: int) -> None:
+    draw, heads, keys = Drawing(parts), 3, 150
+    q, k, v = draw(2, 9, heads, 16), draw(2, keys, heads, 16), draw(2, keys, heads, 16)
+    mask, tail = draw(2, keys) > 0, (draw(2, 7, heads, 16), draw(2, 7, heads, 16))
+    mask[0, :100] = False  # a part in which nothing is seen
+    scratch = Scratch.of(q.device)
+    for seen, more in ((None, None), (mask, tail)):
+        expected, ours = (poison(2, 9, heads * 16) for _ in range(2))
+        attention.attend_full(q, k, v, expected, seen, more)
+        kernels.attend_full(q, k, v, ours, seen, more, scratch=scratch, launch=kernels.Launch(16, 32, parts))
+        assert_near(ours, expected, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "keys", "head", "room", "expected"),
+    [
+        (32, 24, 120, 128, 450, (16, 128, 1, 4, 2)),
+        (32, 24, 120, 128, 200, (16, 64, 1, 4, 2)),
+        (330, 16, 330, 64, 900, (64, 128, 1, 4, 3)),
+        (16, 8, 19200, 128, 450, (16, 64, 24, 4, 3)),
+    ],
+)
+def test_programs_fill_the_gpu_and_fit(
+    tokens: int, heads: int, keys: int, head: int, room: int, expected: tuple[int, ...]
+) -> None:
+    """The fastest of a sweep on an H200, but for the second, whose shared memory is an RTX 4090's."""
+    launch = kernels.launch_of(tokens, heads, keys, head, room)
+    assert launch == expected and launch.stages * launch.keys <= room

@@ -18,6 +18,7 @@ from vla_accel_ros.kernels.cuda import attention as attention_kernel
 from vla_accel_ros.kernels.cuda import compiling, products
 from vla_accel_ros.kernels.ops import TritonOps
 from vla_accel_ros.kernels.reference import attention, linear
+from vla_accel_ros.kernels.reference import norm as layers
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.tuning import Table, load_table
 from vla_accel_ros.models.config import PI0, PI05
@@ -214,3 +215,51 @@ def test_the_packaged_table_is_right_at_the_published_sizes_with_early_starts(co
     for ops in (TritonOps(DEVICE, table), triton):
         for name, error in pieces.errors(config, 1100, DEVICE, 1, ops):
             assert error < pieces.NEAR, name
+
+
+LAYERS = [(1024, 9216), (1024, 3072), (1536, 1536), (1536, 6144), (3072, 1024), (6144, 1536), (256, 48)]
+"""Inputs and outputs of linear layers."""
+CLUSTERS = ((2, 64), (3, 39), (4, 30), (6, 16), (8, 15))
+
+
+@pytest.mark.parametrize(("inner", "columns"), LAYERS)
+@pytest.mark.parametrize("name", sorted(products.LINEAR))
+def test_blocks_of_a_linear_layer_run_at_once_and_compile(name: str, inner: int, columns: int) -> None:
+    kind = products.LINEAR[name]
+    config = products.spread(kind, 50, columns, inner, 132, CLUSTERS)
+    if config is None:
+        assert kind == products.PROJECT and (columns % 32 or columns // 64 > 132)
+        return
+    clusters = columns // config.block_n
+    assert clusters * config.split <= 132 and clusters <= {1: 132, **dict(CLUSTERS)}[config.split]
+    macros = products.macros(kind, config, inner, 50, linear.GELU, linear=True)
+    assert compiling.compiled("products", macros, "sm_90a")[:4] == b"\x7fELF"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 13, 32, 41, 64])
+@pytest.mark.parametrize(("inner", "columns"), LAYERS)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("name", sorted(products.LINEAR))
+def test_linear_layers(name: str, biased: bool, inner: int, columns: int, rows: int) -> None:
+    draw = Drawing(rows)
+    a, weight = draw(rows, inner, dtype=BF16), draw(columns, inner, dtype=BF16, spread=inner**-0.5)
+    bias, gate = (draw(columns, dtype=BF16) if biased else None for _ in range(2))
+    before = draw(rows, columns, dtype=BF16)
+    more = (torch.empty_like(before), gate) if name == "add_product" else ()
+    if bias is None and name == "gelu_product":
+        pytest.skip("no layer is so")
+    expected = before.clone()
+    getattr(layers, name)(a, weight, bias, expected, *more)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        ours = before.clone()
+        arguments = a, weight, bias, ours, *more
+        config = products.linear_config(name, *arguments, blocks=132)
+        if config is None:
+            assert name == "add_product" and (columns % 32 or columns // 64 > 132)
+            return (expected,)
+        getattr(products, name)(*arguments, config=config)
+        return (ours,)
+
+    assert_near(twice(run)[0], expected, BF16)

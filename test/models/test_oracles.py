@@ -516,19 +516,19 @@ def test_mimic_video_words_state_and_frames(mimic_video: MimicVideoOracle) -> No
         assert torch.equal(inputs.images, mimic_video["pixels"][0].transpose(0, 1))
 
 
-def test_mimic_video_text_latents_and_features(mimic_video: MimicVideoOracle) -> None:
+def test_mimic_video_text_latents_and_features(mimic_video: MimicVideoOracle, by: By) -> None:
     words = int(mimic_video["token_mask"].sum())
     agree(mimic_video, MimicVideoOracle.text, mimic_video["text.embedding"][0, :words])
     agree(mimic_video, MimicVideoOracle.latents, mimic_video["vae.latents"])
-    agree(mimic_video, MimicVideoOracle.features, mimic_video["hidden"])
+    agree(mimic_video, by(MimicVideoOracle.features), mimic_video["hidden"])
     if "vae_video.pixels" in mimic_video.arrays:
         longer = mimic_video["vae_video.pixels"][0].transpose(0, 1)
         agree(mimic_video, lambda run: run.policy.model.vae(longer)[None], mimic_video["vae_video.latents"])
 
 
-def test_mimic_video_velocities_and_actions(mimic_video: MimicVideoOracle) -> None:
-    agree(mimic_video, MimicVideoOracle.velocities, mimic_video["action.network_out"][:, :, 1:])
-    agree(mimic_video, MimicVideoOracle.actions, mimic_video["actions"])
+def test_mimic_video_velocities_and_actions(mimic_video: MimicVideoOracle, by: By) -> None:
+    agree(mimic_video, by(MimicVideoOracle.velocities), mimic_video["action.network_out"][:, :, 1:])
+    agree(mimic_video, by(MimicVideoOracle.actions), mimic_video["actions"])
 
 
 def test_mimic_video_chunks_of_one_video_in_the_engine(mimic_video: MimicVideoOracle) -> None:
@@ -540,9 +540,9 @@ def test_mimic_video_chunks_of_one_video_in_the_engine(mimic_video: MimicVideoOr
             assert distance(actions, recorded) <= (rounding(recorded) if mimic_video.exact else 0.1)
 
 
-def test_mimic_video_in_bfloat16(mimic_video: MimicVideoOracle, device: str) -> None:
+def test_mimic_video_in_bfloat16(mimic_video: MimicVideoOracle, device: str, by: By) -> None:
     half = MimicVideoOracle.load(mimic_video.name, device, "bfloat16")
     in_half(half.text(), mimic_video["text.embedding"][0, : len(half.inputs.tokens)], half.layers)
     in_half(half.latents(), mimic_video["vae.latents"], half.layers)
-    in_half(half.features(), mimic_video["hidden"], half.layers)
-    in_half(half.actions(), mimic_video["actions"], half.layers)
+    in_half(by(MimicVideoOracle.features)(half), mimic_video["hidden"], half.layers)
+    in_half(by(MimicVideoOracle.actions)(half), mimic_video["actions"], half.layers)

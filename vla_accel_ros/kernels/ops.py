@@ -159,10 +159,14 @@ class TritonOps(Ops):
             "add_product": norm.add_product,
         }
 
+        processors = self.table.gpu.of_all or self.table.gpu.processors
+
         def of_blas(name: str) -> Callable[..., Any]:
             def launch(*arguments: Any) -> Any:
                 if (config := cuda_config(product_shape(name, *arguments), arguments)) is not None:
                     return hopper[name].launch(*arguments, config=config, pdl=pdl)
+                if (config := products.linear_config(name, *arguments, blocks=processors)) is not None:
+                    return getattr(products, name)(*arguments, config=config, pdl=pdl)
                 return blas[name](*arguments)
 
             return launch
@@ -185,7 +189,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
-            "attend_full": partial(full_attention.attend_full, pdl=pdl),
+            "attend_full": partial(full_attention.attend_full, pdl=pdl, **scratch),
             "rotate_heads": partial(heads.rotate_heads, pdl=pdl),
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
             **{name: of_blas(name) for name in blas},

@@ -12,16 +12,21 @@
 // For more rows than a tile has, the same blocks compute tile after tile: weights are loaded once, and the
 // activations of the next tile are loaded while this one is stored. A row's sums do not depend on its tile.
 //
-// Macros: KIND (GATED_UP, ROTARY_QKV or PROJECT), COLUMNS of a block (rows of weight; half of them gates, or
-// low halves of a head), INNER chunks of 64 of the inner dimension, SPLIT blocks that share them (1 except in
-// `project`), STAGES of activations in flight, TALL rows of an activation tile (a multiple of 8 up to 64),
-// TILES that a block computes at most, SILU whether that is a gate's activation, else gelu.
+// Macros: KIND (GATED_UP, ROTARY_QKV, PROJECT or BIASED: kernels/reference/norm.py), COLUMNS of a block (rows
+// of weight; in the first two half of them gates, or low halves of a head), INNER chunks of 64 of the inner
+// dimension, SPLIT blocks that share them (1 except in `project`), STAGES of activations in flight, TALL rows
+// of an activation tile (a multiple of 8 up to 64), TILES that a block computes at most, ACTIVATION (GELU, SILU
+// or NONE), LINEAR whether the bias and the gate of `project` are those of a linear layer, in bfloat16.
 
 #include "hopper.cuh"
 
 #define GATED_UP 0
 #define ROTARY_QKV 1
 #define PROJECT 2
+#define BIASED 3
+#define GELU 0
+#define SILU 1
+#define NONE 2
 
 constexpr int CHUNK = 64, ROWS = 64, SUMS = COLUMNS / 2;
 constexpr int CHUNKS = (INNER + SPLIT - 1) / SPLIT;  // chunks of a block; some have one fewer
@@ -47,6 +52,7 @@ struct Arguments {
     const float *cos, *sin;  // [positions, half]
     const int *positions, *slots, *starts;
     u16 *q, *k, *v;
+    const u16 *linear_bias, *linear_gate;  // [columns], or null
     const int *table_at;  // [B], row of the tables for each sequence, or null: its own
     long long k_slot, k_head, k_token, v_slot, v_head, v_token;
     int rows, tokens, width, columns, groups, room, next_room, bias_stride, scale_stride, heads, kv_heads,
@@ -139,8 +145,40 @@ __device__ __forceinline__ Shift shift_of(const Arguments &a, int first_row, Pla
     return shift;
 }
 
+__device__ __forceinline__ float activated(float x) {
+    return ACTIVATION == NONE ? x : ACTIVATION == SILU ? silu(x) : gelu(x);
+}
+__device__ __forceinline__ float4 wide(uint2 four) {
+    return make_float4(wide(four.x & 0xffff), wide(four.x >> 16), wide(four.y & 0xffff), wide(four.y >> 16));
+}
+
+#if KIND == BIASED
+struct Biases {
+    u32 pairs[COLUMNS / 8];
+};
+__device__ __forceinline__ Biases biases_of(const Arguments &a, Place p) {
+    Biases biases;
+    const u16 *from = a.linear_bias + blockIdx.x * COLUMNS + p.pair;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; ++i)
+        biases.pairs[i] = a.linear_bias ? *reinterpret_cast<const u32 *>(from + 8 * i) : 0;
+    return biases;
+}
+__device__ __forceinline__ void store(const Arguments &a, float (&v)[SUMS / 2], int first_row, Place p,
+                                      const Biases &biases) {
+    int at = first_row + p.row;
+    if (at >= a.rows) return;
+    u16 *to = a.out + (long long)at * a.columns + blockIdx.x * COLUMNS + p.pair;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; ++i) {
+        u32 pair = biases.pairs[i];
+        *reinterpret_cast<u32 *>(to + 8 * i) = pack(activated(v[2 * i] + wide(u16(pair & 0xffff))),
+                                                    activated(v[2 * i + 1] + wide(u16(pair >> 16))));
+    }
+}
+#endif
+
 #if KIND == GATED_UP
-__device__ __forceinline__ float activated(float x) { return SILU ? silu(x) : gelu(x); }
 __device__ __forceinline__ void store(const Arguments &a, const Memory &m, float (&v)[SUMS / 2],
                                       int first_row, Place p, const Shift &shift) {
     int column = blockIdx.x * (COLUMNS / 2) + p.pair, at = first_row + p.row;
@@ -250,7 +288,7 @@ __device__ __forceinline__ u32 sent_to(int rank, int rows) {
 struct Quad {  // four neighbouring columns of the residual row, and the factors of its update
     int row, column;
     uint2 before;
-    float4 gate, scale;
+    float4 gate, scale, bias;
 };
 __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int first_row, int rank) {
     Quad quad;
@@ -258,10 +296,14 @@ __device__ __forceinline__ Quad quad_of(const Arguments &a, int number, int firs
     quad.row = number < there * QUADS ? first_row + rank * OWNED + number / QUADS : a.rows;
     quad.column = blockIdx.x / SPLIT * COLUMNS + number % QUADS * 4;
     quad.before = make_uint2(0, 0);
-    quad.gate = make_float4(1, 1, 1, 1), quad.scale = make_float4(0, 0, 0, 0);
+    quad.gate = make_float4(1, 1, 1, 1), quad.scale = quad.bias = make_float4(0, 0, 0, 0);
     if (quad.row < a.rows) {
         int of_tables = table_row(a, quad.row);
         quad.before = *reinterpret_cast<const uint2 *>(a.out + (long long)quad.row * a.columns + quad.column);
+        if (LINEAR && a.linear_bias)
+            quad.bias = wide(*reinterpret_cast<const uint2 *>(a.linear_bias + quad.column));
+        if (LINEAR && a.linear_gate)
+            quad.gate = wide(*reinterpret_cast<const uint2 *>(a.linear_gate + quad.column));
         if (a.bias)
             quad.gate = *reinterpret_cast<const float4 *>(a.bias + of_tables * a.bias_stride + quad.column);
         if (a.scaled)
@@ -282,6 +324,8 @@ __device__ __forceinline__ void store(const Arguments &a, const Memory &m, const
         float4 other = *reinterpret_cast<const float4 *>(at);
         sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
     }
+    if (LINEAR)
+        sum.x += quad.bias.x, sum.y += quad.bias.y, sum.z += quad.bias.z, sum.w += quad.bias.w;
     u32 first = pack(wide(quad.before.x & 0xffff) + sum.x * quad.gate.x,
                      wide(quad.before.x >> 16) + sum.y * quad.gate.y);
     u32 second = pack(wide(quad.before.y & 0xffff) + sum.z * quad.gate.z,
@@ -314,7 +358,7 @@ __device__ __forceinline__ void bring_weights(const Arguments &a, const Memory &
         u32 barrier = m.brought + 8 * chunk, to = weights + chunk * W_BYTES;
         int x = (first_chunk + chunk) * CHUNK;
         expect(barrier, A_BYTES + W_BYTES);
-#if KIND == PROJECT
+#if KIND == PROJECT || KIND == BIASED
         load_tile(to, w_map, x, blockIdx.x / SPLIT * COLUMNS, barrier, policy);
 #else
         load_tile(to, w_map, x, low_column(a), barrier, policy);
@@ -408,6 +452,8 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
     Place place;
 #if KIND == ROTARY_QKV
     Turn turn = turn_of(a, base, place);
+#elif KIND == BIASED
+    Biases biases = biases_of(a, place);
 #endif
     after_previous();
 #pragma unroll 1
@@ -418,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
 #pragma unroll
         for (int time = 0; time < TIMES; ++time)
             quads[time] = quad_of(a, time * MULTIPLIERS + threadIdx.x, first_row, rank);
-#else
+#elif KIND != BIASED
         if (TILES > 1) m.factors = m.parts + tile % 2 * FACTORS;  // the others may still be read
         leave_factors(a, m, first_row);
         Shift shift = shift_of(a, first_row, place);
@@ -453,6 +499,8 @@ extern "C" __global__ void __launch_bounds__(MULTIPLIERS + 32, 1)
         if (TILES > 1 && !last) __syncwarp(), cluster_arrive();
 #elif KIND == GATED_UP
         store(a, m, v, first_row, place, shift);
+#elif KIND == BIASED
+        store(a, v, first_row, place, biases);
 #else
         store(a, m, v, first_row, place, turn, shift);
         if (TILES > 1 && tile + 1 < tiles) turn = turn_of(a, first_row + ROWS, place);

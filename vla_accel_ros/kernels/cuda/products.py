@@ -1,12 +1,15 @@
-"""Launch products.cu: the three products of a denoise layer, for few rows, on sm_90.
+"""Launch products.cu: the three products of a denoise layer, and those of linear layers, for few rows, on
+sm_90.
 
-Same signatures as the references in kernels/reference/linear.py. `takes` checks the arguments: bfloat16,
-whole tiles of columns and of the inner dimension, and weights that fit into a block's shared memory.
+Same signatures as the references in kernels/reference/linear.py and norm.py. `takes` checks the arguments:
+bfloat16, whole tiles of columns and of the inner dimension, and weights that fit into a block's shared
+memory. Those of linear layers need no tuning: `linear_config` spreads the weights over the device.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 from functools import lru_cache
 
 import torch
@@ -19,17 +22,23 @@ from vla_accel_ros.kernels.reference.linear import GELU, SILU, Norm
 from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton.launch import per_sequence
 
-GATED_UP, ROTARY_QKV, PROJECT = range(3)
+GATED_UP, ROTARY_QKV, PROJECT, BIASED = range(4)
+ACTIVATIONS = {GELU: 0, SILU: 1, None: 2}
 CHUNK, PAD, THREADS = 64, 8, 288
 LEAST_STAGES = 4
 LEAST_CHUNKS = 4
 """Least chunks of a block of `project`: it reuses the weights' memory for the exchange of partial sums."""
+LINEAR_COLUMNS, ADDED_COLUMNS, LINEAR_STAGES = (16, 32, 48, 64, 80, 96), (64, 32), (12, 8, 4)
+"""Of a block, in the order in which they are tried; of one of add_product."""
+MOST_SHARING, SHARED_CHUNKS = 4, 8
+"""Most blocks that share the inner dimension of add_product, and least chunks of each: beyond, the exchange
+of sums takes longer than what it saves."""
 MOST_TILES = 4
 """Most tiles of 64 rows that a block computes with its weights; further rows have blocks of their own."""
 
 POINTERS = (
     "squares", "bias", "next_squares", "scale", "scaled", "out", "cos", "sin", "positions", "slots", "starts",
-    "q", "k", "v", "table_at",
+    "q", "k", "v", "linear_bias", "linear_gate", "table_at",
 )  # fmt: skip
 STRIDES = ("k_slot", "k_head", "k_token", "v_slot", "v_head", "v_token")
 SIZES = (
@@ -90,7 +99,7 @@ def gated_up(
     arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
     x = x if norm.scaled is None else norm.scaled
     across = weight.shape[0] // 2 // config.block_n
-    _launch(GATED_UP, x, weight, across, arguments, config, pdl, activation == SILU)
+    _launch(GATED_UP, x, weight, across, arguments, config, pdl, activation)
 
 
 @reads_early("weight cos sin positions slots starts", waits=False)
@@ -148,6 +157,78 @@ def project(
     _launch(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
 
 
+@reads_early("weight bias", waits=False)
+def bias_product(
+    a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, config: Config, pdl: bool = False
+) -> None:
+    """See kernels.reference.norm.bias_product."""
+    _linear(BIASED, a, weight, bias, out, config, pdl)
+
+
+@reads_early("weight bias", waits=False)
+def gelu_product(
+    a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, config: Config, pdl: bool = False
+) -> None:
+    """See kernels.reference.norm.gelu_product."""
+    _linear(BIASED, a, weight, bias, out, config, pdl, GELU)
+
+
+@reads_early("weight", waits=False)
+def add_product(
+    a: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    x: Tensor,
+    y: Tensor,
+    gate: Tensor | None = None,
+    *,
+    config: Config,
+    pdl: bool = False,
+) -> tuple[None, None]:
+    """See kernels.reference.norm.add_product; nothing is left to add."""
+    _linear(PROJECT, a, weight, bias, x, config, pdl, gate=gate)
+    return None, None
+
+
+def linear_config(
+    name: str, a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *more: Tensor | None, blocks: int
+) -> Config | None:
+    """How bias_product, gelu_product or add_product is launched for at most 64 rows, so that all of its
+    `blocks` at most run at once; None if it cannot be."""
+    (columns, inner), rows, kind = weight.shape, len(a), LINEAR[name]
+    tensors = [tensor for tensor in (a, weight, bias, out, *more) if tensor is not None]
+    if not (
+        compiling.launchable(a)
+        and rows <= ROWS
+        and inner % CHUNK == 0
+        and all(tensor.dtype == torch.bfloat16 and tensor.is_contiguous() for tensor in tensors)
+        and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+    ):
+        return None
+    return spread(kind, rows, columns, inner, blocks, tuple(clusters_at_once(a.device).items()))
+
+
+@lru_cache(maxsize=256)
+def spread(
+    kind: int, rows: int, columns: int, inner: int, blocks: int, clusters: tuple[tuple[int, int], ...]
+) -> Config | None:
+    """The inner dimension of `project` is shared by as many blocks as pay; else a block has as few columns as
+    possible. clusters: how many run at once, by their blocks. None if not all blocks would run at once."""
+    at_once = {1: blocks, **(dict(clusters) if kind == PROJECT else {})}
+    splits = [split for split in sorted(at_once, reverse=True) if split <= MOST_SHARING]
+    sizes = ADDED_COLUMNS if kind == PROJECT else LINEAR_COLUMNS
+    for split, size, stages in itertools.product(splits, sizes, LINEAR_STAGES):
+        if columns % size or columns // size > at_once[split] or columns // size * split > blocks:
+            continue
+        least = SHARED_CHUNKS if split > 1 else LEAST_CHUNKS if kind == PROJECT else 1
+        if inner // CHUNK // split < least:
+            continue
+        config = Config(ROWS, size, CHUNK, split, 8, stages, "cuda")
+        if shared_bytes(kind, config, inner, rows) <= SHARED_BYTES:
+            return config
+    return None
+
+
 def clusters_at_once(device: torch.device) -> dict[int, int]:
     """Return how many clusters of so many blocks run at once, if a block takes a multiprocessor."""
     torch.zeros(1, device=device)  # makes its context the thread's
@@ -155,6 +236,26 @@ def clusters_at_once(device: torch.device) -> dict[int, int]:
     definitions, shared = macros(PROJECT, config, inner, ROWS), shared_bytes(PROJECT, config, inner, ROWS)
     kernel = _kernel(tuple(definitions.items()), device, shared)
     return {blocks: kernel.at_once(blocks) for blocks in (2, 3, 4, 6, 8)}
+
+
+def _linear(
+    kind: int,
+    a: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    config: Config,
+    pdl: bool,
+    activation: str | None = None,
+    gate: Tensor | None = None,
+) -> None:
+    arguments = _rows_of(out[None], None)
+    arguments.out, arguments.columns = out.data_ptr(), len(weight)
+    for name, vector in (("linear_bias", bias), ("linear_gate", gate)):
+        if vector is not None:
+            setattr(arguments, name, vector.data_ptr())
+    across = len(weight) // config.block_n * config.split
+    _launch(kind, a[None], weight, across, arguments, config, pdl, activation, linear=True)
 
 
 def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Arguments:
@@ -190,15 +291,16 @@ def _launch(
     arguments: Arguments,
     config: Config,
     pdl: bool,
-    silu: bool = False,
+    activation: str | None = None,
+    linear: bool = False,
 ) -> None:
     flat, inner = a.flatten(0, 1), weight.shape[1]
     tall, columns = tile_rows(len(flat)), _columns(kind, config)
-    definitions = tuple(macros(kind, config, inner, len(flat), silu).items())
+    definitions = tuple(macros(kind, config, inner, len(flat), activation, linear).items())
     kernel = _kernel(definitions, a.device, shared_bytes(kind, config, inner, len(flat)))
     maps = (
         compiling.tensor_map(flat, (tall, CHUNK)),
-        compiling.tensor_map(weight, (columns if kind == PROJECT else columns // 2, CHUNK)),
+        compiling.tensor_map(weight, (columns if kind in WHOLE else columns // 2, CHUNK)),
     )
     down = -(-len(flat) // (ROWS * _tiles(len(flat))))
     kernel.launch((across, down, 1), (*maps, arguments), pdl, config.split)
@@ -209,12 +311,19 @@ def _kernel(macros: tuple[tuple[str, int], ...], device: torch.device, shared: i
     return compiling.Kernel("products", "product", dict(macros), device, THREADS, shared)
 
 
-def macros(kind: int, config: Config, inner: int, rows: int, silu: bool = False) -> dict[str, int]:
+def macros(
+    kind: int,
+    config: Config,
+    inner: int,
+    rows: int,
+    activation: str | None = None,
+    linear: bool = False,
+) -> dict[str, int]:
     """Return the macros of products.cu for `rows` rows of activations."""
     return {
         "KIND": kind, "COLUMNS": _columns(kind, config), "INNER": inner // CHUNK, "SPLIT": config.split,
         "STAGES": _stages(kind, config, inner, rows), "TALL": tile_rows(rows), "TILES": _tiles(rows),
-        "SILU": int(silu),
+        "ACTIVATION": ACTIVATIONS[activation], "LINEAR": int(linear),
     }  # fmt: skip
 
 
@@ -233,7 +342,7 @@ def _stages(kind: int, config: Config, inner: int, rows: int) -> int:
 
 def _columns(kind: int, config: Config) -> int:
     """Return the rows of weight in a block."""
-    return config.block_n if kind == PROJECT else 2 * config.block_n
+    return config.block_n if kind in WHOLE else 2 * config.block_n
 
 
 def _chunks(kind: int, config: Config, inner: int) -> int:
@@ -256,3 +365,6 @@ def shared_bytes(kind: int, config: Config, inner: int, rows: int) -> int:
 
 
 KINDS = {"gated_up": GATED_UP, "rotary_qkv": ROTARY_QKV, "project": PROJECT}
+LINEAR = {"bias_product": BIASED, "gelu_product": BIASED, "add_product": PROJECT}
+WHOLE = (PROJECT, BIASED)
+"""Kinds whose columns are not halves of two."""

@@ -38,11 +38,22 @@ class Arguments(ctypes.Structure):
     )
 
 
-def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
+def takes(
+    a: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    y: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    config: Config,
+) -> bool:
     """Return whether the kernel supports the product of a [M, K] and weight [N, K]."""
     columns, inner = weight.shape
     return (
         compiling.launchable(a)
+        and bias is not None
+        and gate is None
         and weight.dtype == a.dtype == bias.dtype == torch.bfloat16
         and weight.is_contiguous()
         and a.is_contiguous()
@@ -54,10 +65,12 @@ def takes(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, conf
     )
 
 
-def pays(a: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *_: Tensor, config: Config) -> bool:
+def pays(
+    a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *more: Tensor | None, config: Config
+) -> bool:
     """Return whether the kernel supports the product and all of its blocks run at once, in one wave."""
     return (
-        takes(a, weight, bias, out, config=config)
+        takes(a, weight, bias, out, *more, config=config)
         and blocks(len(a), len(weight), config)
         <= torch.cuda.get_device_properties(a.device).multi_processor_count
     )
@@ -102,7 +115,15 @@ def gelu_product(
 
 @reads_early("weight bias", waits=False)
 def add_product(
-    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, *, config: Config, pdl: bool = False
+    a: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    y: Tensor,
+    gate: None = None,
+    *,
+    config: Config,
+    pdl: bool = False,
 ) -> tuple[None, None]:
     """See kernels.reference.norm.add_product; nothing is left to add."""
     _launch("add_product", a, weight, bias, x, config, pdl)

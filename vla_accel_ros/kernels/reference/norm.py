@@ -61,19 +61,31 @@ def add_layer_norm(
 ) -> None:
     """x += gate * (y + y_bias) in place, out = layer norm of x.
 
-    x, y, out [M, W]; y None = nothing to add; y_bias, gate, weight, bias [W] of any float dtype, None = 0, 1,
-    1 and 0. computed: weight and bias are results of launches shortly before.
+    x, y, out [M, W]; y None = nothing to add; y_bias [W], gate, weight, bias [W], or [f, W] of M / f rows
+    each, of any float dtype, None = 0, 1, 1 and 0. computed: weight and bias are results of launches shortly
+    before.
     """
+    gate, weight, bias = (_of_rows(table, len(x)) for table in (gate, weight, bias))
     if y is not None:
         added = y.float() if y_bias is None else y.float() + y_bias.float()
-        x.copy_(x.float() + (added if gate is None else gate.float() * added))
-    by, shift = (None if tensor is None else tensor.float() for tensor in (weight, bias))
-    out.copy_(F.layer_norm(x.float(), (x.shape[1],), by, shift, eps))
+        x.copy_(x.float() + (added if gate is None else gate * added))
+    normed = F.layer_norm(x.float(), (x.shape[1],), eps=eps)
+    normed = normed if weight is None else normed * weight
+    out.copy_(normed if bias is None else normed + bias)
 
 
-def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """out = x @ weight.T + bias. x [M, K]; weight [N, K]; bias [N]; out [M, N]."""
-    torch.addmm(bias, x, weight.t(), out=out)
+def _of_rows(table: Tensor | None, rows: int) -> Tensor | None:
+    if table is None or table.ndim == 1:
+        return None if table is None else table.float()
+    return table.float().repeat_interleave(rows // len(table), dim=0)
+
+
+def bias_product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out = x @ weight.T + bias. x [M, K]; weight [N, K]; bias [N], None = 0; out [M, N]."""
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
 
 
 def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
@@ -83,14 +95,16 @@ def gelu_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
 
 
 def add_product(
-    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+    a: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, gate: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """x += a @ weight.T + bias in place. Returns what add_layer_norm has still to add: y and its bias, or
-    Nones.
+    """x += gate * (a @ weight.T + bias) in place. Returns what add_layer_norm has still to add, times the
+    gate: y and its bias, or Nones.
 
-    a [M, K]; weight [N, K]; bias [N]; x [M, N]; y [M, N], memory for a product that is not added here.
+    a [M, K]; weight [N, K]; bias [N], None = 0; x [M, N]; y [M, N], memory for a product that is not added
+    here; gate [N], None = 1.
     """
-    x.copy_(x.float() + F.linear(a, weight, bias).float())
+    added = F.linear(a, weight, bias).float()
+    x.copy_(x.float() + (added if gate is None else gate.float() * added))
     return None, None
 
 

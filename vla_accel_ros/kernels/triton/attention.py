@@ -126,7 +126,7 @@ def _attend(
 
 
 @triton.jit
-def _combine(
+def combine(
     sums, out, rows, HEAD: tl.constexpr, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -185,7 +185,7 @@ def attend(
         **options(config.warps, config.stages, pdl),
     )  # fmt: skip
     if parts > 1:
-        _combine[(triton.cdiv(rows, COMBINED_ROWS),)](
+        combine[(triton.cdiv(rows, COMBINED_ROWS),)](
             scratch.sums, out, rows, HEAD=head, PARTS=parts, BLOCK_M=COMBINED_ROWS, BLOCK_D=block_d,
             **options(4, 1, pdl),
         )  # fmt: skip

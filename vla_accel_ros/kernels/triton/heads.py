@@ -15,6 +15,20 @@ from vla_accel_ros.kernels.triton.launch import after_previous, options
 
 
 @triton.jit
+def _pairs(
+    at, low, high, ok, row, inner, PAIRED: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The numbers that turn together, two tiles; of neighbours, both are one load."""
+    if PAIRED:
+        both = tl.load(at + row, mask=inner, other=0.0).to(tl.float32)
+        a, b = tl.split(tl.reshape(both, [HEADS, BLOCK, 2]))
+    else:
+        a = tl.load(at + low, mask=ok, other=0.0).to(tl.float32)
+        b = tl.load(at + high, mask=ok, other=0.0).to(tl.float32)
+    return a, b
+
+
+@triton.jit
 def _rotate_heads(
     x, cos, sin, of_queries, of_keys, out, tokens, x_row, out_row, table_row, queries, keys,
     HALF: tl.constexpr, EPS: tl.constexpr, WHOLE: tl.constexpr, PAIRED: tl.constexpr,
@@ -23,43 +37,46 @@ def _rotate_heads(
     row, kind = tl.program_id(0).to(tl.int64), tl.program_id(1)
     heads = tl.where(kind == 0, queries, keys)
     h, j = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
-    ok = (h < heads) & (j < HALF)
-    place = (kind * queries + h) * (2 * HALF)
-    low = 2 * j if PAIRED else j
-    high = low + 1 if PAIRED else j + HALF
+    both = tl.arange(0, 2 * BLOCK)[None, :]
+    ok, inner = (h < heads) & (j < HALF), (h < heads) & (both < 2 * HALF)
+    place, first = h * (2 * HALF), kind * queries * (2 * HALF)
+    low, high, pair = place + j, place + j + HALF, place + both
     if PDL:
         after_previous()
-    a = tl.load(x + row * x_row + place + low, mask=ok, other=0.0).to(tl.float32)
-    b = tl.load(x + row * x_row + place + high, mask=ok, other=0.0).to(tl.float32)
+    a, b = _pairs(x + row * x_row + first, low, high, ok, pair, inner, PAIRED, HEADS, BLOCK)
     if of_queries is not None:
+        column = place if WHOLE else place * 0
+        at_low, at_high, at_pair = column + j, column + j + HALF, column + both
+        q, k = kind == 0, kind == 1
+        a_q, b_q = _pairs(of_queries, at_low, at_high, ok & q, at_pair, inner & q, PAIRED, HEADS, BLOCK)
+        a_k, b_k = _pairs(of_keys, at_low, at_high, ok & k, at_pair, inner & k, PAIRED, HEADS, BLOCK)
         squares = tl.sum(a * a + b * b, axis=1)[:, None]
         if WHOLE:
             factor = tl.rsqrt(tl.sum(squares) / (heads * 2 * HALF) + EPS)
-            column = h * (2 * HALF)
         else:
             factor = tl.rsqrt(squares / (2 * HALF) + EPS)
-            column = h * 0
-        of_q, of_k = ok & (kind == 0), ok & (kind == 1)
-        by = tl.load(of_queries + column + low, mask=of_q, other=0.0).to(tl.float32)
-        by += tl.load(of_keys + column + low, mask=of_k, other=0.0).to(tl.float32)
-        a *= factor * by
-        by = tl.load(of_queries + column + high, mask=of_q, other=0.0).to(tl.float32)
-        by += tl.load(of_keys + column + high, mask=of_k, other=0.0).to(tl.float32)
-        b *= factor * by
-    angle, inner = (row % tokens) * table_row + j, j < HALF
-    c = tl.load(cos + angle, mask=inner, other=1.0).to(tl.float32)
-    s = tl.load(sin + angle, mask=inner, other=0.0).to(tl.float32)
-    to_out = out + row * out_row + place
-    tl.store(to_out + low, (a * c - b * s).to(out.dtype.element_ty), mask=ok)
-    tl.store(to_out + high, (b * c + a * s).to(out.dtype.element_ty), mask=ok)
+        a *= factor * (a_q + a_k)
+        b *= factor * (b_q + b_k)
+    if cos is not None:
+        angle = (row % tokens) * table_row + j
+        c = tl.load(cos + angle, mask=j < HALF, other=1.0).to(tl.float32)
+        s = tl.load(sin + angle, mask=j < HALF, other=0.0).to(tl.float32)
+        a, b = a * c - b * s, b * c + a * s
+    to_out = out + row * out_row + first
+    if PAIRED:
+        turned = tl.reshape(tl.join(a, b), [HEADS, 2 * BLOCK])
+        tl.store(to_out + pair, turned.to(out.dtype.element_ty), mask=inner)
+    else:
+        tl.store(to_out + low, a.to(out.dtype.element_ty), mask=ok)
+        tl.store(to_out + high, b.to(out.dtype.element_ty), mask=ok)
 
 
 @reads_early()
 def rotate_heads(
     x: Tensor,
     queries: int,
-    cos: Tensor,
-    sin: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
     out: Tensor,
     norms: tuple[Tensor, Tensor] | None = None,
     eps: float = EPS,
@@ -74,9 +91,9 @@ def rotate_heads(
     of_queries, of_keys = norms or (None, None)
     most = triton.next_power_of_2(max(queries, keys))
     block = triton.next_power_of_2(size // 2)
+    table_row = 0 if cos is None else cos.stride(0)
     _rotate_heads[(batch * tokens, 1 if keys == 0 else 2)](
-        x, cos, sin, of_queries, of_keys, out, tokens, x.stride(1), heads * size, cos.stride(0),
-        queries, keys,
+        x, cos, sin, of_queries, of_keys, out, tokens, x.stride(1), heads * size, table_row, queries, keys,
         HALF=size // 2, EPS=eps, WHOLE=whole, PAIRED=paired, HEADS=most, BLOCK=block,
         **options(4 if most * block <= 2048 else 8, 1, pdl),
     )  # fmt: skip

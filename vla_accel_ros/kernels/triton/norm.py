@@ -58,16 +58,17 @@ def _add_norm(
 
 @triton.jit
 def _add_layer_norm(
-    x, y, y_bias, weight, bias, out, gate, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
+    x, y, y_bias, weight, bias, out, gate, width, weight_rows, bias_rows, gate_rows,
+    weight_row, bias_row, gate_row, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
     by, shift = 1.0, 0.0
     if weight is not None:
-        by = tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
+        by = tl.load(weight + row // weight_rows * weight_row + c, mask=ok, other=0.0).to(tl.float32)
     if bias is not None:
-        shift = tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
+        shift = tl.load(bias + row // bias_rows * bias_row + c, mask=ok, other=0.0).to(tl.float32)
     if PDL:
         after_previous()
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
@@ -76,7 +77,7 @@ def _add_layer_norm(
         if y_bias is not None:
             added += tl.load(y_bias + c, mask=ok, other=0.0).to(tl.float32)
         if gate is not None:
-            added *= tl.load(gate + c, mask=ok, other=0.0).to(tl.float32)
+            added *= tl.load(gate + row // gate_rows * gate_row + c, mask=ok, other=0.0).to(tl.float32)
         # The residual is what is stored: its rounding is in the norm too.
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
@@ -194,15 +195,18 @@ def add_layer_norm(
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
     rows, width = x.shape
-    block = triton.next_power_of_2(width)
+    block, tables = triton.next_power_of_2(width), (weight, bias, gate)
+    several = [table is not None and table.ndim == 2 for table in tables]
+    each = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
+    apart = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, gate, width, EPS=eps, BLOCK=block,
+        x, y, y_bias, weight, bias, out, gate, width, *each, *apart, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl and not computed),
     )  # fmt: skip
 
 
 def add_product(
-    a: Tensor, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor
+    a: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, gate: Tensor | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     """See kernels.reference.norm.add_product. cuBLAS multiplies, and the following norm, which reads x
     anyway, adds."""

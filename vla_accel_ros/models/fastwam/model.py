@@ -71,8 +71,11 @@ class Attention(nn.Module):
         return self.norm_k(self.k(x)), self.v(x)
 
     def queries(self, x: Tensor) -> Tensor:
-        """x [B, T, width] -> [B, T, wide]."""
-        return self.norm_q(self.q(x))
+        """x [B, T, width], the norm of a stream -> [B, T, wide]."""
+        q = product(x, self.q.weight, self.q.bias)
+        heads, norm = q.unflatten(2, (self._heads, -1)), self.norm_q
+        normed = rotated(heads, self._heads, None, None, norms=(norm.weight,) * 2, eps=norm.eps, whole=True)
+        return norm(q) if normed is None else normed[0].flatten(2)
 
     def rotated(self, x: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [B, T, width], a table of `rotate` -> queries, keys and values [B, T, wide]."""

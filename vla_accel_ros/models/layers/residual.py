@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+MOST_QUERIES = 1024
+"""Of attention by kernels; a library's is as fast for more."""
 _OPS: ContextVar[Any | None] = ContextVar("ops", default=None)
 
 
@@ -45,15 +47,18 @@ class ResidualStream:
         return F.layer_norm(self._x, self._x.shape[-1:], weight, bias, eps)
 
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        """The layer norm * scale + shift, [B, W] each; of one row in one launch."""
+        """The layer norm * scale + shift, [B, W] each, or [B, f, W] of n / f rows each; of one sequence in
+        one launch."""
+        if scale.ndim == 3:
+            rows = self.norm(None, None, eps).unflatten(1, (scale.shape[1], -1))
+            return (rows * scale[:, :, None] + shift[:, :, None]).flatten(1, 2)
         if len(self._x) == 1:
             return self.norm(scale[0], shift[0], eps)
         return self.norm(None, None, eps) * scale[:, None] + shift[:, None]
 
     def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
-        """Add gate * linear(rows); gate [B, W], None = 1."""
-        branch = linear(rows)
-        self._x = self._x + (branch if gate is None else gate[:, None] * branch)
+        """Add gate * linear(rows); gate [B, W], or [B, f, W] of n / f rows each, None = 1."""
+        self._x = self._x + _times(gate, linear(rows))
 
     def mlp(self, rows: Tensor, first: nn.Linear, second: nn.Linear, gate: Tensor | None = None) -> None:
         """Add two layers with the tanh GELU."""
@@ -85,18 +90,22 @@ class FusedStream(ResidualStream):
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         if self._shape[0] == 1:
             return self.norm(scale[0], shift[0], eps, computed=True)
+        if scale.ndim == 3:
+            return super().modulated(scale, shift, eps)
         return torch.addcmul(shift[:, None], self.norm(None, None, eps), scale[:, None])
 
     def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
         self.end()  # of a branch before, if no norm has added it
-        if gate is None and linear.bias is not None:
-            y = self._ops.add_product(rows.flatten(0, 1), linear.weight, linear.bias, self._x, self._added)
-            self._left = *y, None
-        elif gate is None or self._shape[0] == 1:
-            torch.mm(rows.flatten(0, 1), linear.weight.t(), out=self._added)
-            self._left = self._added, linear.bias, None if gate is None else gate[0]
-        else:
-            self._left = (gate[:, None] * linear(rows)).flatten(0, 1), None, None
+        if gate is not None and len(gate) > 1:
+            self._left = _times(gate, linear(rows)).flatten(0, 1), None, None
+            return
+        flat, by = rows.flatten(0, 1), None if gate is None else gate[0]
+        if by is not None and by.ndim == 2:
+            torch.mm(flat, linear.weight.t(), out=self._added)
+            self._left = self._added, linear.bias, by
+            return
+        y = self._ops.add_product(flat, linear.weight, linear.bias, self._x, self._added, by)
+        self._left = *y, None if y[0] is None else by
 
     def mlp(self, rows: Tensor, first: nn.Linear, second: nn.Linear, gate: Tensor | None = None) -> None:
         inner = rows.new_empty(len(self._x), len(first.weight))
@@ -113,8 +122,16 @@ class FusedStream(ResidualStream):
         (y, y_bias, gate), self._left = self._left, (None, None, None)
         if y is not None:
             added = y if y_bias is None else y + y_bias
-            self._x = self._x + (added if gate is None else gate * added)
+            self._x = self._x + _times(None if gate is None else gate[None], added[None])[0]
         return self._x.view(self._shape)
+
+
+def _times(gate: Tensor | None, branch: Tensor) -> Tensor:
+    """gate [B, W], or [B, f, W] of n / f rows each, None = 1; branch [B, n, W]."""
+    if gate is None:
+        return branch
+    gate = gate[:, None] if gate.ndim == 2 else gate
+    return (gate[:, :, None] * branch.unflatten(1, (gate.shape[1], -1))).flatten(1, 2)
 
 
 def residual_stream(x: Tensor) -> ResidualStream:
@@ -126,7 +143,7 @@ def residual_stream(x: Tensor) -> ResidualStream:
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """rows @ weight.T + bias; rows [B, n, W], the norm of a stream."""
     ops = _ops_for(rows)
-    if ops is None or bias is None:
+    if ops is None:
         return F.linear(rows, weight, bias)
     out = rows.new_empty(rows.shape[0] * rows.shape[1], len(weight))
     ops.bias_product(rows.flatten(0, 1), weight, bias, out)
@@ -143,7 +160,7 @@ def attention(
     """Full attention of q [B, T, heads, D] over k, v [B, n, heads, D] -> [B, T, heads * D]. mask bool [B, n],
     False = a key that nobody sees, None = all are seen. tail: further keys and values [B, m, heads, D]."""
     ops = _ops_for(q)
-    if ops is not None:
+    if ops is not None and q.shape[1] <= MOST_QUERIES:
         out = q.new_empty(*q.shape[:2], q.shape[2] * q.shape[3])
         ops.attend_full(q, k, v, out, mask, tail)
         return out
@@ -155,14 +172,17 @@ def attention(
     return attended.transpose(1, 2).flatten(2)
 
 
-def rotated(x: Tensor, queries: int, cos: Tensor, sin: Tensor, **how: Any) -> tuple[Tensor, Tensor] | None:
+def rotated(
+    x: Tensor, queries: int, cos: Tensor | None, sin: Tensor | None, **how: Any
+) -> tuple[Tensor, Tensor] | None:
     """Queries and keys [B, n, heads, D] of a product, as kernels.reference.heads.rotate_heads makes them of x
     [B, n, heads, D] and of tables [n, D] or [n, D / 2]; None where plain torch is to compute."""
     ops, half = _ops_for(x), x.shape[3] // 2
     if ops is None:
         return None
     out = x.new_empty(x.shape)
-    ops.rotate_heads(x, queries, cos[:, :half], sin[:, :half], out, **how)
+    tables = (None if table is None else table[:, :half] for table in (cos, sin))
+    ops.rotate_heads(x, queries, *tables, out, **how)
     return out[:, :, :queries], out[:, :, queries:]
 
 

@@ -1,30 +1,32 @@
 """Blocks of both diffusion transformers: attention to itself and to a context, and an MLP, each modulated.
 
 Each branch is x + gate * f(LN(x) (1 + scale) + shift). Shift, scale and gate come from a vector e of the time
-through two small matrices, plus a share that all blocks have (`shared`). Nothing has a bias, queries and keys
-are normalised per head, norms of rows have no weights. Parameter names are the authors'.
+through two small matrices, plus a share that all blocks have (`shared`); `modulations` computes those of all
+blocks at once. Nothing has a bias, queries and keys are normalised per head, norms of rows have no weights.
+Parameter names are the authors'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.layers.gemma import at_least_float32, rotate
+from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.gemma import rotate
 from vla_accel_ros.models.layers.qwen import RMSNorm
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, rotated
 from vla_accel_ros.models.mimic_video.config import DiTConfig
 
 EPS = 1e-6
 SELF, CROSS, MLP = "self_attn", "cross_attn", "mlp"
 
 KeysValues = tuple[Tensor, Tensor]
+"""[B, n, heads, head_dim] each"""
 Tables = tuple[Tensor, Tensor]
-"""[B, heads, n, head_dim] each; cosines and sines of the positions [n, head_dim]."""
+"""Cosines and sines of the positions [n, head_dim]."""
 
 
 class Time(NamedTuple):
@@ -47,36 +49,39 @@ class Attention(nn.Module):
         self.output_proj = nn.Linear(inner, config.width, bias=False)
         self.q_norm, self.k_norm = RMSNorm(config.head_dim, EPS), RMSNorm(config.head_dim, EPS)
 
-    def kv(self, context: Tensor, tables: Tables | None = None) -> KeysValues:
+    def kv(self, context: Tensor) -> KeysValues:
         """context [B, n, C]"""
-        k, v = self.k_norm(self._split(self.k_proj(context))), self._split(self.v_proj(context))
-        return (k if tables is None else rotate(k, *tables)), v
+        keys, values = (self._split(proj(context)) for proj in (self.k_proj, self.v_proj))
+        return self._normed(keys, (self.k_norm, self.k_norm), self._heads)[0], values
 
-    def forward(self, x: Tensor, kv: KeysValues, tables: Tables | None = None, empty: int = 0) -> Tensor:
-        """x [B, n, W]. empty: further rows of the context that are 0: they have weight, but no value."""
-        q = self.q_norm(self._split(self.q_proj(x)))
-        q = q if tables is None else rotate(q, *tables)
-        attended = _beside_empty(q, *kv, empty) if empty else F.scaled_dot_product_attention(q, *kv)
-        return self.output_proj(attended.transpose(1, 2).flatten(2))
+    def to_context(self, x: Tensor, kv: KeysValues) -> Tensor:
+        """x [B, n, W] -> what goes into `output_proj`."""
+        queries = self._split(self.q_proj(x))
+        return attention(self._normed(queries, (self.q_norm, self.q_norm), self._heads)[0], *kv)
+
+    def among(self, x: Tensor, tables: Tables | None) -> Tensor:
+        """x [B, n, W] -> what goes into `output_proj`. tables: of the rows, None = they have no places."""
+        ours = self._split(F.linear(x, fuse([self.q_proj, self.k_proj, self.v_proj])[0]))
+        both = ours[:, :, : 2 * self._heads]
+        q, k = self._normed(both, (self.q_norm, self.k_norm), self._heads, tables)
+        return attention(q, k, ours[:, :, 2 * self._heads :])
+
+    def _normed(
+        self, x: Tensor, norms: tuple[RMSNorm, RMSNorm], queries: int, tables: Tables | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The first `queries` heads of x [B, n, heads, head_dim], and the others."""
+        first, second = norms
+        weights, turn = (first.weight, second.weight), tables or (None, None)
+        if (both := rotated(x, queries, *turn, norms=weights, eps=EPS)) is not None:
+            return both
+        q, k = first(x[:, :, :queries]), second(x[:, :, queries:])
+        if tables is None:
+            return q, k
+        q, k = (rotate(part.transpose(1, 2), *tables).transpose(1, 2) for part in (q, k))
+        return q, k
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self._heads, -1)).transpose(1, 2)
-
-
-def _beside_empty(q: Tensor, k: Tensor, v: Tensor, empty: int) -> Tensor:
-    """Attention where `empty` more keys have a score of 0 and no value; a log of their number stands for
-    them."""
-    wide = at_least_float32(q.dtype)
-    scores = q.to(wide) @ k.to(wide).mT * q.shape[-1] ** -0.5
-    empties = scores.new_full((*scores.shape[:-1], 1), _log(empty))
-    weights = torch.cat((scores, empties), dim=-1).softmax(dim=-1)[..., :-1]
-    return (weights @ v.to(wide)).to(q.dtype)
-
-
-@cache
-def _log(count: int) -> float:
-    """In float32."""
-    return torch.tensor(float(count), device="cpu").log().item()
+        return x.unflatten(-1, (-1, self.q_norm.weight.shape[0]))
 
 
 def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:
@@ -84,10 +89,16 @@ def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:
     return nn.Sequential(nn.SiLU(), inner, nn.Linear(config.rank, parts * config.width, bias=False))
 
 
-def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """x [B, n, W]; shift, scale [B, f, W], of n / f rows each."""
-    rows = F.layer_norm(x, x.shape[-1:], eps=EPS).unflatten(1, (shift.shape[1], -1))
-    return (rows * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
+def modulations(blocks: Sequence[Block], time: Time) -> list[Tensor]:
+    """Of each block, for its branches: [branches, B, f, 3 W], shifts, 1 + scales and gates."""
+    stacks = [stack for block in blocks for stack in block.modulations]
+    inner = F.linear(F.silu(time.e), fuse([stack[1] for stack in stacks])[0])
+    rows = inner.unflatten(-1, (len(stacks), -1)).flatten(0, 1).transpose(0, 1)
+    outer = fuse([stack[2] for stack in stacks])[0].unflatten(0, (len(stacks), -1))
+    values = (rows @ outer.mT).unflatten(1, time.e.shape[:2]) + time.shared
+    width = time.e.shape[-1]
+    values[..., width : 2 * width].add_(1)
+    return list(values.split([len(block.modulations) for block in blocks]))
 
 
 class Block(nn.Module):
@@ -103,22 +114,24 @@ class Block(nn.Module):
         for name in order:
             self.add_module(f"adaln_modulation_{name}", _modulation(config, 3))
 
+    @property
+    def modulations(self) -> list[nn.Sequential]:
+        """Of its branches."""
+        return [getattr(self, f"adaln_modulation_{name}") for name in self._order]
+
     def forward(
-        self, x: Tensor, time: Time, context: KeysValues, tables: Tables | None = None, empty: int = 0
-    ) -> Tensor:
-        """x [B, n, W]. context: of cross_attn; empty: see Attention. tables: of self_attn."""
-        for name in self._order:
-            values = self.get_submodule(f"adaln_modulation_{name}")(time.e) + time.shared
+        self, stream: ResidualStream, by: Tensor, context: KeysValues, tables: Tables | None = None
+    ) -> None:
+        """by: see modulations. context: of cross_attn. tables: of self_attn."""
+        for name, values in zip(self._order, by, strict=True):
             shift, scale, gate = values.chunk(3, dim=-1)
-            rows = _modulated(x, shift, scale)
+            rows = stream.modulated(scale, shift, EPS)
             if name == CROSS:
-                branch = self.cross_attn(rows, context, empty=empty)
+                stream.add(self.cross_attn.to_context(rows, context), self.cross_attn.output_proj, gate)
             elif name == SELF:
-                branch = self.self_attn(rows, self.self_attn.kv(rows, tables), tables)
+                stream.add(self.self_attn.among(rows, tables), self.self_attn.output_proj, gate)
             else:
-                branch = self.mlp["layer2"](F.gelu(self.mlp["layer1"](rows)))
-            x = x + (gate[:, :, None] * branch.unflatten(1, (gate.shape[1], -1))).flatten(1, 2)
-        return x
+                stream.add(F.gelu(self.mlp["layer1"](rows)), self.mlp["layer2"], gate)
 
 
 class Final(nn.Module):
@@ -129,7 +142,7 @@ class Final(nn.Module):
         self.linear = nn.Linear(config.width, outer, bias=False)
         self.adaln_modulation = _modulation(config, 2)
 
-    def forward(self, x: Tensor, time: Time) -> Tensor:
+    def forward(self, stream: ResidualStream, time: Time) -> Tensor:
         values = self.adaln_modulation(time.e)
         shift, scale = (values + time.shared[..., : values.shape[-1]]).chunk(2, dim=-1)
-        return self.linear(_modulated(x, shift, scale))
+        return self.linear(stream.modulated(1 + scale, shift, EPS))

@@ -17,7 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.qwen import RMSNorm
-from vla_accel_ros.models.mimic_video.blocks import CROSS, EPS, MLP, SELF, Block, Final, KeysValues, Time
+from vla_accel_ros.models.layers.residual import residual_stream
+from vla_accel_ros.models.mimic_video.blocks import (
+    CROSS,
+    EPS,
+    MLP,
+    SELF,
+    Block,
+    Final,
+    KeysValues,
+    Time,
+    modulations,
+)
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.mimic_video.vae import VAE
 from vla_accel_ros.models.mimic_video.video import VideoNetwork
@@ -87,9 +98,10 @@ class Decoder(nn.Module):
         rows = torch.cat((first, self.action_embedder["layers"](scaled.to(dtype))), dim=1)
         rows = rows * self._width**-0.5 + self.pos_embedding
         time = self._time(torch.cat((torch.full_like(times[:, :1], STATE_TIME), times), dim=1), video)
-        for block, (k, v) in zip(self.blocks, context, strict=True):
-            rows = block(rows, time, (k.expand(len(x), *k.shape[1:]), v.expand(len(x), *v.shape[1:])))
-        return self.final_layer(rows, time)[:, 1:].to(x.dtype)
+        stream, blocks = residual_stream(rows), list(cast(Iterable[Block], self.blocks))
+        for block, by, (k, v) in zip(blocks, modulations(blocks, time), context, strict=True):
+            block(stream, by, (k.expand(len(x), *k.shape[1:]), v.expand(len(x), *v.shape[1:])))
+        return self.final_layer(stream, time)[:, 1:].to(x.dtype)
 
     def _time(self, times: Tensor, video: Tensor) -> Time:
         dtype, pair = self.pos_embedding.dtype, self.t_embedder["pair"]

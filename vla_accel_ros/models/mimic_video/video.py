@@ -20,7 +20,18 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import at_least_float32
 from vla_accel_ros.models.layers.qwen import RMSNorm
-from vla_accel_ros.models.mimic_video.blocks import CROSS, EPS, MLP, SELF, Block, Final, Tables, Time
+from vla_accel_ros.models.layers.residual import residual_stream
+from vla_accel_ros.models.mimic_video.blocks import (
+    CROSS,
+    EPS,
+    MLP,
+    SELF,
+    Block,
+    Final,
+    Tables,
+    Time,
+    modulations,
+)
 from vla_accel_ros.models.mimic_video.config import CHANNELS, PATCH, MimicVideoConfig
 
 MOST, LEAST, ORDER = 80.0, 0.002, 7.0
@@ -139,11 +150,12 @@ class VideoNetwork(nn.Module):
         patches = torch.cat((video, masks)).unflatten(3, (-1, PATCH)).unflatten(2, (-1, PATCH))
         patches = patches.permute(1, 2, 4, 0, 3, 5).flatten(3).flatten(0, 2)
         x = self.x_embedder["proj"](patches.to(dtype))[None]
-        time = self._time(times.to(dtype))
-        empty = s.text_tokens - len(text)
-        for block in cast(Iterable[Block], self.blocks[:blocks]):
-            x = block(x, time, block.cross_attn.kv(text[None]), self._tables, empty)
-        return (x if blocks is not None else self.final_layer(x, time))[0]
+        time, stream = self._time(times.to(dtype)), residual_stream(x)
+        words = F.pad(text, (0, 0, 0, s.text_tokens - len(text)))[None]
+        chosen = list(cast(Iterable[Block], self.blocks))[:blocks]
+        for block, by in zip(chosen, modulations(chosen, time), strict=True):
+            block(stream, by, block.cross_attn.kv(words), self._tables)
+        return (stream.end() if blocks is not None else self.final_layer(stream, time))[0]
 
     def _time(self, times: Tensor) -> Time:
         half = self._config.video.width // 2
