@@ -144,7 +144,17 @@ def in_fp8(ptx: str) -> bool:
 
 def replace_kernels(module: ModuleType, capability: int) -> None:
     """Make every launch of the module's kernels a compilation."""
-    called = {"_two_products", "_squares", "_over", "_gelu", "_level", "_rotated", "_soften", "_pairs"}
+    called = {
+        "_two_products",
+        "_squares",
+        "_over",
+        "_gelu",
+        "_level",
+        "_rotated",
+        "_soften",
+        "_pairs",
+        "_vectors",
+    }
     called |= {
         "small_product",
         "two_small_products",

@@ -287,11 +287,11 @@ def test_a_delay_shows_what_is_written_while_it_is_read_early() -> None:
     x, weight = draw(1, 1, 320, dtype=torch.bfloat16), draw(2 * width, 320, dtype=torch.bfloat16, spread=0.05)
     rows, bias = draw(4, width, dtype=torch.bfloat16), draw(width, dtype=torch.bfloat16)
     left, results = norm_of(x, None), []
-    for pdl in (False, True, True):  # compiled at the first time
+    for pdl, computed in ((False, False), *((True, False), (True, True)) * 2):  # compiled at the first time
         scale, out = torch.zeros(1, 1, width, dtype=torch.bfloat16, device=DEVICE), torch.empty_like(rows)
         _delay[(1,)](2_000_000, num_warps=1)
         products.gated_up(x, weight, scale, left, config=replace(COMMON, block_n=32), pdl=pdl)
-        norm.add_layer_norm(rows, None, None, scale.flatten(), bias, out, pdl=pdl)
+        norm.add_layer_norm(rows, None, None, scale.flatten(), bias, out, computed=computed, pdl=pdl)
         results.append(out)
-    assert same(results[2], bias.expand_as(rows)), "its scale was read before it was written"
-    assert not same(results[2], results[0])
+    assert same(results[3], bias.expand_as(rows)), "its scale was read before it was written"
+    assert not same(results[3], results[0]) and same(results[4], results[0])

@@ -226,6 +226,9 @@ CLUSTERS = ((2, 64), (3, 39), (4, 30), (6, 16), (8, 15))
 @pytest.mark.parametrize("name", sorted(products.LINEAR))
 def test_blocks_of_a_linear_layer_run_at_once_and_compile(name: str, inner: int, columns: int) -> None:
     kind = products.LINEAR[name]
+    assert products.spread(kind, 50, columns, 192, 132, CLUSTERS) is None, (
+        "64 rows would lie beyond its memory"
+    )
     config = products.spread(kind, 50, columns, inner, 132, CLUSTERS)
     if config is None:
         assert kind == products.PROJECT and (columns % 32 or columns // 64 > 132)

@@ -77,14 +77,15 @@ _signature = cache(inspect.signature)
 
 
 def reads_early(constant: str = "", waits: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare which arguments a launch reads early, if its argument pdl is set and computed is not. waits:
-    whether its kernel waits before it lets the next one begin."""
+    """Declare which arguments a launch reads early, if its argument pdl is set; none if computed is set, too.
+    waits: whether its kernel waits before it lets the next one begin."""
 
     def declared(launch: Callable[P, R]) -> Callable[P, R]:
         @wraps(launch)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            if (check := _CHECK.get()) and kwargs.get("pdl") and not kwargs.get("computed"):
-                check.launch(launch.__name__, _named(constant, launch, args, kwargs), waits)
+            if (check := _CHECK.get()) and kwargs.get("pdl"):
+                early = "" if kwargs.get("computed") else constant
+                check.launch(launch.__name__, _named(early, launch, args, kwargs), waits)
             return launch(*args, **kwargs)
 
         return checked

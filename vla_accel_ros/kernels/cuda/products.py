@@ -27,7 +27,8 @@ ACTIVATIONS = {GELU: 0, SILU: 1, None: 2}
 CHUNK, PAD, THREADS = 64, 8, 288
 LEAST_STAGES = 4
 LEAST_CHUNKS = 4
-"""Least chunks of a block of `project`: it reuses the weights' memory for the exchange of partial sums."""
+"""Least chunks of a block of `project`, which reuses the weights' memory for the exchange of partial sums,
+and of a linear layer: 64 rows are read of a tile that may have fewer, all within the block's memory."""
 LINEAR_COLUMNS, ADDED_COLUMNS, LINEAR_STAGES = (16, 32, 48, 64, 80, 96), (64, 32), (12, 8, 4)
 """Of a block, in the order in which they are tried; of one of add_product."""
 MOST_SHARING, SHARED_CHUNKS = 4, 8
@@ -220,8 +221,7 @@ def spread(
     for split, size, stages in itertools.product(splits, sizes, LINEAR_STAGES):
         if columns % size or columns // size > at_once[split] or columns // size * split > blocks:
             continue
-        least = SHARED_CHUNKS if split > 1 else LEAST_CHUNKS if kind == PROJECT else 1
-        if inner // CHUNK // split < least:
+        if inner // CHUNK // split < (SHARED_CHUNKS if split > 1 else LEAST_CHUNKS):
             continue
         config = Config(ROWS, size, CHUNK, split, 8, stages, "cuda")
         if shared_bytes(kind, config, inner, rows) <= SHARED_BYTES:
@@ -229,6 +229,7 @@ def spread(
     return None
 
 
+@lru_cache(maxsize=8)
 def clusters_at_once(device: torch.device) -> dict[int, int]:
     """Return how many clusters of so many blocks run at once, if a block takes a multiprocessor."""
     torch.zeros(1, device=device)  # makes its context the thread's

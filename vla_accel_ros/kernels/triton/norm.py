@@ -57,20 +57,32 @@ def _add_norm(
 
 
 @triton.jit
+def _vectors(weight, bias, weight_at, bias_at, c, ok):
+    """Weights and biases of a row, 1 and 0 where there are none."""
+    by, shift = 1.0, 0.0
+    if weight is not None:
+        by = tl.load(weight + weight_at + c, mask=ok, other=0.0).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + bias_at + c, mask=ok, other=0.0).to(tl.float32)
+    return by, shift
+
+
+@triton.jit
 def _add_layer_norm(
     x, y, y_bias, weight, bias, out, gate, width, weight_rows, bias_rows, gate_rows,
-    weight_row, bias_row, gate_row, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    weight_row, bias_row, gate_row,
+    COMPUTED: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
-    by, shift = 1.0, 0.0
-    if weight is not None:
-        by = tl.load(weight + row // weight_rows * weight_row + c, mask=ok, other=0.0).to(tl.float32)
-    if bias is not None:
-        shift = tl.load(bias + row // bias_rows * bias_row + c, mask=ok, other=0.0).to(tl.float32)
+    weight_at, bias_at = row // weight_rows * weight_row, row // bias_rows * bias_row
+    if not COMPUTED:
+        by, shift = _vectors(weight, bias, weight_at, bias_at, c, ok)
     if PDL:
         after_previous()
+    if COMPUTED:
+        by, shift = _vectors(weight, bias, weight_at, bias_at, c, ok)
     wide = tl.load(x + row * width + c, mask=ok, other=0.0).to(tl.float32)
     if y is not None:
         added = tl.load(y + row * width + c, mask=ok, other=0.0).to(tl.float32)
@@ -200,8 +212,8 @@ def add_layer_norm(
     each = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
     apart = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, gate, width, *each, *apart, EPS=eps, BLOCK=block,
-        **options(max(1, _warps(block) // 2), 1, pdl and not computed),
+        x, y, y_bias, weight, bias, out, gate, width, *each, *apart, COMPUTED=computed, EPS=eps, BLOCK=block,
+        **options(max(1, _warps(block) // 2), 1, pdl),
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def residual_stream(x: Tensor) -> ResidualStream:
     return ResidualStream(x) if ops is None else FusedStream(x, ops)
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows @ weight.T + bias; rows [B, n, W], the norm of a stream."""
     ops = _ops_for(rows)
     if ops is None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import rotate
 from vla_accel_ros.models.layers.qwen import RMSNorm
-from vla_accel_ros.models.layers.residual import ResidualStream, attention, rotated
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, rotated
 from vla_accel_ros.models.mimic_video.config import DiTConfig
 
 EPS = 1e-6
@@ -51,17 +51,17 @@ class Attention(nn.Module):
 
     def kv(self, context: Tensor) -> KeysValues:
         """context [B, n, C]"""
-        keys, values = (self._split(proj(context)) for proj in (self.k_proj, self.v_proj))
+        keys, values = (self._split(product(context, proj.weight)) for proj in (self.k_proj, self.v_proj))
         return self._normed(keys, (self.k_norm, self.k_norm), self._heads)[0], values
 
     def to_context(self, x: Tensor, kv: KeysValues) -> Tensor:
         """x [B, n, W] -> what goes into `output_proj`."""
-        queries = self._split(self.q_proj(x))
+        queries = self._split(product(x, self.q_proj.weight))
         return attention(self._normed(queries, (self.q_norm, self.q_norm), self._heads)[0], *kv)
 
     def among(self, x: Tensor, tables: Tables | None) -> Tensor:
         """x [B, n, W] -> what goes into `output_proj`. tables: of the rows, None = they have no places."""
-        ours = self._split(F.linear(x, fuse([self.q_proj, self.k_proj, self.v_proj])[0]))
+        ours = self._split(product(x, fuse([self.q_proj, self.k_proj, self.v_proj])[0]))
         both = ours[:, :, : 2 * self._heads]
         q, k = self._normed(both, (self.q_norm, self.k_norm), self._heads, tables)
         return attention(q, k, ours[:, :, 2 * self._heads :])
@@ -131,7 +131,8 @@ class Block(nn.Module):
             elif name == SELF:
                 stream.add(self.self_attn.among(rows, tables), self.self_attn.output_proj, gate)
             else:
-                stream.add(F.gelu(self.mlp["layer1"](rows)), self.mlp["layer2"], gate)
+                inner = F.gelu(product(rows, self.mlp["layer1"].weight))
+                stream.add(inner, self.mlp["layer2"], gate)
 
 
 class Final(nn.Module):
