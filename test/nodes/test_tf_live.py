@@ -27,6 +27,7 @@ from vla_accel_ros.tools.export.streams import Streams
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
 
+
 @pytest.fixture
 def contract(tmp_path: Path) -> Contract:
     return load(tmp_path, contract_text())

@@ -10,10 +10,10 @@ from hand_arms import EXPLICIT, text, ur5e
 from rclpy.clock import Clock, ClockType
 from stand_ins import Arm
 from tf2_msgs.msg import TFMessage
+from tf_messages import transform
 
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.messages import convert
 
 START = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
 HIGHER_M = 0.5
@@ -26,19 +26,6 @@ def contract_text() -> str:
     wide = text(hand).replace("max_age_s: 0.2}", "max_age_s: 1.0}")
     wide = wide.replace("100, max_age_s: 0.1", "100, max_age_s: 0.5")
     return wide.replace("max_age_s: 0.6}", "max_age_s: 2.0}")
-
-
-def transform(parent: str, frame: str, pose: np.ndarray, stamp_ns: int) -> TransformStamped:
-    """pose: float64 [4, 4], of a turn that is not half a one."""
-    message = TransformStamped(child_frame_id=frame)
-    message.header.frame_id = parent
-    convert.set_stamp(message.header.stamp, stamp_ns)
-    at, turn = message.transform.translation, message.transform.rotation
-    at.x, at.y, at.z = pose[:3, 3].tolist()
-    turn.w = float(np.sqrt(max(0.0, 1.0 + np.trace(pose[:3, :3])))) / 2
-    for axis, (i, j) in {"x": (2, 1), "y": (0, 2), "z": (1, 0)}.items():
-        setattr(turn, axis, float(pose[i, j] - pose[j, i]) / (4 * turn.w))
-    return message
 
 
 def higher(pose: np.ndarray, by_m: float = HIGHER_M) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A hand by tf whose chunks a fleet makes, over real topics: what the policy sees, and what stops the robot."""
+"""A hand by tf whose chunks a fleet makes, on real topics: what the policy sees, what stops the robot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from geometry_msgs.msg import TransformStamped
 from hand_arms import load, ur5e
 from stack import commanded_acceleration, moved, rests
 from stand_ins import Arm
-from tf_tree import HIGHER_M, START, Tree, contract_text, higher, right, transform
+from tf_messages import transform
+from tf_tree import HIGHER_M, START, Tree, contract_text, higher, right
 
 from vla_accel_msgs.msg import Motion, Observed
 from vla_accel_ros.contract.contract import Contract
@@ -82,7 +83,7 @@ def test_the_fleets_policy_sees_tf_and_the_robot_stops_smoothly_for_each_fault_o
     seen: list[Observed] = []
     operator.node.create_subscription(Observed, "observed", seen.append, qos.REPORT)
     start("fleet", autostart=True, contract=path, model=str(make_model(tmp_path / "model")), steps=2)
-    trajectory = start("trajectory", autostart=True, contract=path, lead_s=0.05)
+    start("trajectory", autostart=True, contract=path, lead_s=0.05)
     start("fleet_inference", autostart=True, contract=path, engine="fleet")
 
     def runs() -> bool:
