@@ -129,7 +129,9 @@ def _measure(bench: Bench, given: Given) -> None:
     for name in given.parts if bench.parts else ():
         if name == given.parts[0]:
             given.document = stored
-        stored |= bench.parts[name](given)
+        row = bench.parts[name](given)
+        print(f"{name}: {shown(row)}", flush=True)
+        stored |= row
         stored.setdefault("parts", {})[name] = provenance()
         write(given.file, stored)
     if bench.measure is None:
