@@ -129,7 +129,9 @@ def _measure(bench: Bench, given: Given) -> None:
     for name in given.parts if bench.parts else ():
         if name == given.parts[0]:
             given.document = stored
-        stored |= bench.parts[name](given)
+        part = bench.parts[name](given)
+        print(f"{name}: {shown(part)}", flush=True)
+        stored |= part
         stored.setdefault("parts", {})[name] = provenance()
         write(given.file, stored)
     if bench.measure is None:

@@ -1,6 +1,6 @@
 """The policy server: what its wire costs beside openpi's own, and how many chunks many clients get.
 
-    python bench/serve.py [--parts pair clients] [--openpi PYTHON] [--rounds N] [--clients N]
+    python bench/serve.py [--parts pair clients full] [--openpi PYTHON] [--rounds N] [--clients N]
 
 pair: time of one request of DROID's clients (two pictures of 224 x 224), answered by an empty policy, on
     loopback: openpi's client and server, unmodified, ours, and one of each. Servers and clients are processes
@@ -9,14 +9,18 @@ pair: time of one request of DROID's clients (two pictures of 224 x 224), answer
 clients: chunks a second of the bundled policy, for --clients clients that ask again as soon as they are
     answered, and for the same engine as a replica of a fleet that always has as many requests as it takes
     (bench/fleet.py), in turns.
+full: the same on a GPU, by one engine for both: a full-size pi0.5 with random weights in bfloat16, two
+    pictures of 224 x 224, and each client a process of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -27,8 +31,10 @@ import torch
 
 from fleets.loads import saturate
 from fleets.serving import STEP_DT_S, Arm, Camera, Robots
-from run import BENCHES, Bench, Given, Row, main
-from shared.timing import summary
+from run import BENCHES, Bench, Given, Row, main, place
+from shared.models import config_of
+from shared.timing import alone, gpu_id, summary
+from vla_accel_ros.contract.keys import keys_of
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.goals import for_policy
@@ -36,10 +42,15 @@ from vla_accel_ros.engine.options import has_stages
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.fleet.protocol import EncodedObservation, RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
+from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.nodes.running.environment import demo_model
+from vla_accel_ros.tools.bench.policies import random_policy
+from vla_accel_ros.tools.serve import TOGETHER, threads_for
+from vla_accel_ros.wire.answering import Answering
 from vla_accel_ros.wire.arrays import pack
+from vla_accel_ros.wire.server import PolicyServer
 
 OPENPI = BENCHES.parent / "out" / "peers" / "openpi" / "bin" / "python"
 AT_ONCE, WARM_UP = 100, 50
@@ -205,7 +216,6 @@ def clients(given: Given) -> Row:
     """Chunks a second by the wire and by a replica of the same engine, in turns."""
     dtype = torch.float32 if given.device == "cpu" else torch.bfloat16
     policy = load_policy(demo_model(), torch.device(given.device), dtype)
-    chunks_hz: dict[str, list[float]] = {"wire": [], "replica": []}
     command = "import sys; from vla_accel_ros.tools.cli import main; raise SystemExit(main(sys.argv[1:]))"
     serve = [
         "serve",
@@ -216,11 +226,40 @@ def clients(given: Given) -> Row:
     ]
     with ExitStack() as stack:
         url = line(stack.enter_context(process(sys.executable, command, *serve))).split()[1]
-        replica, robots = stack.enter_context(fleet(policy, given))
-        asking = stack.enter_context(process(sys.executable, MANY, url, str(given.clients)))
-        print(pack(observation(policy)).hex(), file=asking.stdin)
+        replica, robots = stack.enter_context(fleet(make_engine(policy, given), given))
+        return compared(url, [given.clients], replica, robots, given)
+
+
+def full(given: Given) -> Row:
+    """The same of a full-size network, with a process for each client; both by one engine."""
+    sys.setswitchinterval(SWITCH_S)  # as vla serve and the fleet's nodes do
+    device, dtype = place(given.small)
+    with alone(gpu_id(device)), ExitStack() as stack:
+        policy = random_policy(config_of("pi05", given.small), device, dtype)
+        engine = make_engine(policy, given)
+        keep_loaded()
+        url = stack.enter_context(served(engine, given))
+        replica, robots = stack.enter_context(fleet(engine, given))
+        return {"full": compared(url, [1] * given.clients, replica, robots, given)}
+
+
+def compared(url: str, processes: Sequence[int], replica: LocalReplica, robots: Robots, given: Given) -> Row:
+    """Chunks a second of both, in turns. processes: number of clients of each."""
+    policy, chunks_hz = replica.engine.policy, dict[str, list[float]](wire=[], replica=[])
+    with ExitStack() as stack:
+        asking = [stack.enter_context(process(sys.executable, MANY, url, str(count))) for count in processes]
+        for client in asking:
+            print(pack(observation(policy)).hex(), file=client.stdin, flush=True)
+        for client in asking:
+            line(client, "0.01")  # it has begun
+
+        def wire(seconds: float) -> float:
+            for client in asking:
+                print(seconds, file=client.stdin, flush=True)
+            return sum(float(line(client)) for client in asking)
+
         for _ in range(given.turns):
-            chunks_hz["wire"].append(rate(lambda seconds: float(line(asking, str(seconds))), given.seconds))
+            chunks_hz["wire"].append(rate(wire, given.seconds))
             chunks_hz["replica"].append(
                 rate(lambda seconds: saturate(replica, robots, seconds)["chunks_hz"], given.seconds)
             )
@@ -232,6 +271,44 @@ def clients(given: Given) -> Row:
         "chunks_hz": chunks_hz,
         "wire_of_replica": round(median(ratios), 3),
     }
+
+
+@contextmanager
+def served(engine: Engine, given: Given) -> Iterator[str]:
+    """The address of a server of this engine, which answers as that of vla serve does."""
+    together = threads_for(engine.config, given.clients)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def wait(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    async def begun() -> PolicyServer:
+        answering = Answering(engine, keys_of("native", engine.policy.config.image_names))
+        server = PolicyServer(answering, port=0, clients=given.clients, together=together)
+        await server.start()
+        return server
+
+    server = wait(begun())
+    try:
+        yield f"ws://127.0.0.1:{server.port}"
+    finally:
+        wait(server.close())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def make_engine(policy: AnyPolicy, given: Given) -> Engine:
+    """An engine of the goal that has prepared what the observation needs."""
+    config = for_policy(policy, EngineConfig(fast=has_stages(policy), goal=given.goal))
+    slots = max(config.slots, min(TOGETHER, given.clients)) + config.further_slots(False) + 2
+    engine = Engine(policy, config.but(slots=slots))
+    if engine.config.fast:
+        request = observation(policy)
+        engine.prepare([len(request["images"])], [len(policy.prompt(WORDS, request["state"]))])
+    return engine
 
 
 def rate(measure: Callable[[float], float], seconds: float) -> float:
@@ -250,10 +327,9 @@ def observation(policy: AnyPolicy) -> dict[str, Any]:
 
 
 @contextmanager
-def fleet(policy: AnyPolicy, given: Given) -> Iterator[tuple[LocalReplica, Robots]]:
+def fleet(engine: Engine, given: Given) -> Iterator[tuple[LocalReplica, Robots]]:
     """A replica, and as many robots as clients with the same observation."""
-    config = for_policy(policy, EngineConfig(fast=has_stages(policy), goal=given.goal))
-    engine = Engine(policy, config.but(slots=config.slots + config.further_slots(False) + 2))
+    policy = engine.policy
     request = observation(policy)
     cameras = tuple(Camera(name, name) for name in request["images"])
     arm = Arm(cameras, tuple(map(str, range(policy.joints))))
@@ -266,8 +342,6 @@ def fleet(policy: AnyPolicy, given: Given) -> Iterator[tuple[LocalReplica, Robot
         dict.fromkeys(names, (seen,)),
         (),
     )
-    if engine.config.fast:
-        engine.prepare([len(cameras)], [len(policy.prompt(WORDS, state))])
     replica = LocalReplica(engine, robots.embody)
     try:
         for name in names:
@@ -289,9 +363,11 @@ def options(add: Callable[..., Any]) -> None:
 
 BENCH = Bench(
     "serve",
-    parts={"pair": pair, "clients": clients},
+    parts={"pair": pair, "clients": clients, "full": full},
+    normally=("pair", "clients"),
     options=options,
-    smoke="--openpi= --rounds 1 --clients 2 --turns 1 --seconds 0.01",
+    small=True,
+    smoke="--parts pair clients full --small --openpi= --rounds 1 --clients 2 --turns 1 --seconds 0.01",
 )
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ STARTING = {
         "launch": "robots_move ros2_launch",
         "nodes": "closed_loop faults launcher names openpi_inference readme_robot run_policy_live say"
         " sim_robot sim_robot_options sim_time trace viewers",
-        "nodes/fleet": "fleet_bag fleet_chaos robot_in_a_fleet scheduler_node",
+        "nodes/fleet": "fleet_bag fleet_chaos hands_in_a_fleet robot_in_a_fleet scheduler_node",
         "nodes/inference": "action_chunks chunk_output guided_chunks inputs instruction"
         " node_on_a_gpu openvla_node questions steering transports",
         "nodes/recorder": "recorder",

@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 from builders import make_checkpoint, make_config, make_stats
 from calling import change
-from geometry_msgs.msg import TransformStamped
-from hand_arms import EXPLICIT, load, text, ur5e
+from hand_arms import load, ur5e
 from lifecycle_msgs.msg import Transition
 from policy_servers import serving
-from rclpy.clock import Clock, ClockType
 from stand_ins import Arm
-from tf2_msgs.msg import TFMessage
+from tf_tree import HIGHER_M, START, Tree, contract_text, right
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.recording.jumps import parts
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.export.episodes import episodes
@@ -31,55 +27,10 @@ from vla_accel_ros.tools.export.streams import Streams
 from vla_accel_ros.tools.replay.again import replay
 from vla_accel_ros.tools.replay.moments import Moments
 
-START = np.array([0.3, -1.2, 1.8, -2.0, -1.5, 0.4, 0.02])
-HIGHER_M = 0.5
-"""tf says the tip is this much higher than the joints do: a policy that sees it saw tf."""
-
-
-def transform(parent: str, frame: str, pose: np.ndarray, stamp_ns: int) -> TransformStamped:
-    """pose: float64 [4, 4], of a turn that is not half a one."""
-    message = TransformStamped(child_frame_id=frame)
-    message.header.frame_id = parent
-    convert.set_stamp(message.header.stamp, stamp_ns)
-    at, turn = message.transform.translation, message.transform.rotation
-    at.x, at.y, at.z = pose[:3, 3].tolist()
-    turn.w = float(np.sqrt(max(0.0, 1.0 + np.trace(pose[:3, :3])))) / 2
-    for axis, (i, j) in {"x": (2, 1), "y": (0, 2), "z": (1, 0)}.items():
-        setattr(turn, axis, float(pose[i, j] - pose[j, i]) / (4 * turn.w))
-    return message
-
-
-class Tree:
-    """l0 -> l6 by the arm's joints and, static, l6 -> tool0. silent: l6 is not told."""
-
-    def __init__(self, operator: Operator, arm: Arm) -> None:
-        self._operator, self._arm, self.silent = operator, arm, False
-        self._moving = operator.node.create_publisher(TFMessage, "/tf", 10)
-        static = operator.node.create_publisher(TFMessage, "/tf_static", qos.ALL_LATCHED)
-        higher = np.eye(4)
-        higher[2, 3] = HIGHER_M
-        static.publish(TFMessage(transforms=[transform("world", "l0", higher, 0)]))
-        operator.node.create_timer(0.02, self._tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
-
-    def _tell(self) -> None:
-        now_ns, transforms = self._operator.now_ns(), []
-        names = list(self._operator.contract.joint_names[:6])
-        transforms.append(transform("tool0", "camera", np.eye(4), now_ns))
-        if not self.silent:
-            transforms.append(transform("l0", "tool0", ur5e(self._arm.array(names)), now_ns))
-        self._moving.publish(TFMessage(transforms=transforms))
-
 
 @pytest.fixture
 def contract(tmp_path: Path) -> Contract:
-    """Its limits are wide: the machine of the tests is busy."""
-    hand = EXPLICIT + "state_by: tf, tf_base: world, tf_max_age_s: 0.5, "
-    wide = (
-        text(hand)
-        .replace("max_age_s: 0.2}", "max_age_s: 1.0}")
-        .replace("100, max_age_s: 0.1", "100, max_age_s: 0.5")
-    )
-    return load(tmp_path, wide.replace("max_age_s: 0.6}", "max_age_s: 2.0}"))
+    return load(tmp_path, contract_text())
 
 
 @pytest.fixture
@@ -124,10 +75,10 @@ def test_the_policy_sees_tf_and_the_robot_stops_while_a_frame_is_silent(
         operator.wait(lambda: policy.states and not reasons(), 90.0, "running")
         pose = ur5e(START[:6])
         np.testing.assert_allclose(policy.states[0][:3], pose[:3, 3] + [0, 0, HIGHER_M], atol=2e-3)
-        tree.silent = True
+        tree.flange = lambda pose, now_ns: []
         named = lambda: any("tf/arm" in reason and "tool0" in reason for reason in reasons())  # noqa: E731
         operator.wait(named, 60.0, "the frame as the reason")
-        tree.silent = False
+        tree.flange = right
         operator.wait(lambda: not reasons(), 60.0, "running again")
     assert not arm.rejected
 

@@ -170,6 +170,58 @@ def test_arm_that_moves_fast_to_and_fro_is_not_two_publishers():
         transforms.pose(HAND, stamp_ns)
 
 
+@pytest.mark.parametrize("period_s", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(
+    "second",
+    [("base", (0.6, *STILL[1:])), ("base", (0.0, 0.0, 0.0, 0.0, 0.0, 0.6, 0.8)), ("world", STILL)],
+    ids=["place", "turn", "parent"],
+)
+def test_second_publisher_that_sends_seldom_beside_a_moving_arm_is_named_until_it_is_gone(second, period_s):
+    """The arm goes 0.3 m to and fro in two seconds, and is told 50 times a second."""
+    transforms, named = Transforms(), []
+    for i in range(round(30 * period_s * 50)):
+        stamp_ns, seconds = NOW + i * 20 * MS, i / 50
+        for transform in arm(0.3 * np.sin(np.pi * seconds), stamp_ns):
+            transforms.add(transform, False, stamp_ns)
+        if seconds < 15 * period_s and i % round(period_s * 50) == 0:
+            transforms.add(("wrist", *second, stamp_ns + 7 * MS), False, stamp_ns + 7 * MS)
+            continue
+        try:
+            transforms.pose(HAND, stamp_ns)
+        except ValueError as problem:
+            assert "wrist" in str(problem) and "two publishers" in str(problem)
+            named.append(seconds / period_s)
+    assert 1.0 < named[0] < 5.0 and 14.0 < named[-1] < 19.0
+    assert len(named) > 0.9 * (named[-1] - named[0]) * period_s * 50
+
+
+def test_arm_that_moves_as_fast_as_arms_do_is_not_two_publishers_however_often_it_is_told():
+    """To and fro at 1.5 Hz at most, with 30 m/s2 and 60 rad/s2."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        transforms, told_hz = Transforms(), rng.uniform(8.0, 80.0)
+        pace = 2 * np.pi * rng.uniform(0.2, 1.5)
+        reach, angle = 30.0 / pace**2, min(60.0 / pace**2, 3.0)
+        for i in range(round(15 * told_hz)):
+            stamp_ns, sine = NOW + round(i / told_hz * S), np.sin(pace * i / told_hz)
+            turn = (0.0, 0.0, np.sin(angle * sine / 2), np.cos(angle * sine / 2))
+            transforms.add(("wrist", "base", (reach * sine, 0.0, 0.0, *turn), stamp_ns), False, stamp_ns)
+            if i == 0:
+                transforms.add(("tip", "wrist", STILL, 0), True, stamp_ns)
+            transforms.pose(HAND, stamp_ns)
+
+
+def test_noise_of_a_hand_that_a_camera_looks_for_is_not_two_publishers():
+    """3 mm and 0.6 degrees about each axis, told 50 times a second for a minute."""
+    rng, transforms = np.random.default_rng(0), Transforms()
+    transforms.add(("tip", "wrist", STILL, 0), True, NOW)
+    for i in range(3000):
+        stamp_ns = NOW + i * 20 * MS
+        numbers = (*rng.normal(0.0, 0.003, 3), *rng.normal(0.0, 0.005, 3), 1.0)
+        transforms.add(("wrist", "base", numbers, stamp_ns), False, stamp_ns)
+        transforms.pose(HAND, stamp_ns)
+
+
 def test_number_of_frames_is_bounded():
     transforms = Transforms()
     for i in range(10_000):

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import yaml
 from driven_bag import Drive, measured, sent
-from geometry_msgs.msg import TransformStamped, Twist, TwistStamped
-from hand_arms import text, ur5e, ur5e_urdf
+from geometry_msgs.msg import Twist, TwistStamped
+from hand_arms import shift, text, turn_x, turn_z, ur5e, ur5e_urdf
 from nav_msgs.msg import Odometry
 from test_export import FPS, described, info, rows
 from tf2_msgs.msg import TFMessage
+from tf_messages import transform
 
 from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.nodes.running.environment import demo_contract
@@ -150,6 +151,7 @@ def test_export_of_joints_by_velocities_has_the_velocity_that_was_commanded(tmp_
 
 HIGHER_M = 0.5
 """World is so far below the arm's first link: static."""
+WORLD = shift(0.0, HIGHER_M)
 BY_TF = "state_by: tf, tf_base: world, tf_max_age_s: 0.1, "
 
 
@@ -158,15 +160,11 @@ def tip(seconds: Any) -> np.ndarray:
     return np.array([0.3 + 0.2 * seconds, -0.1 * seconds, 0.4 + 0.0 * seconds, 0.5 * seconds])
 
 
-def transform(parent: str, frame: str, at_yaw: Any, stamp_ns: int) -> TFMessage:
-    """at_yaw: x, y, z and yaw."""
-    message = TransformStamped(child_frame_id=frame)
-    message.header.frame_id = parent
-    set_stamp(message.header.stamp, stamp_ns)
-    at, turn = message.transform.translation, message.transform.rotation
-    at.x, at.y, at.z, yaw = map(float, at_yaw)
-    turn.z, turn.w = float(np.sin(yaw / 2)), float(np.cos(yaw / 2))
-    return TFMessage(transforms=[message])
+def turned(x: float, y: float, z: float, yaw: float) -> np.ndarray:
+    """float64 [4, 4]."""
+    pose = turn_z(yaw)
+    pose[:3, 3] = x, y, z
+    return pose
 
 
 def moving(
@@ -176,11 +174,12 @@ def moving(
 
     def messages(tick: int, seconds: float, stamp_ns: int) -> Iterator[tuple[str, object]]:
         if tick == static_at:
-            yield "/tf_static", transform("world", "l0", (0.0, 0.0, HIGHER_M, 0.0), 0)
+            yield "/tf_static", TFMessage(transforms=[transform("world", "l0", WORLD, 0)])
         if tick % 15 == 0 and not silent(seconds):
-            yield "/tf", transform("l0", "tool0", tip(seconds), stamp_ns)
+            pose = turned(*tip(seconds))
+            yield "/tf", TFMessage(transforms=[transform("l0", "tool0", pose, stamp_ns)])
         if tick % 15 == 0 and (other or not silent(seconds)):
-            yield "/tf", transform("tool0", "camera", np.zeros(4), stamp_ns)
+            yield "/tf", TFMessage(transforms=[transform("tool0", "camera", np.eye(4), stamp_ns)])
 
     return messages
 
@@ -246,17 +245,50 @@ def test_export_of_a_hand_that_acts_by_changes_has_the_change_of_each_step(
         np.testing.assert_allclose(row[3:6], turn(rotation) / 0.5, atol=2e-3)
 
 
-def test_export_of_a_hand_relative_to_the_observation_has_poses_and_another_frame_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_export_of_a_hand_relative_to_the_observation_has_poses(tmp_path: Path) -> None:
     drive(tmp_path / "bag", "preset: umi, ", seconds=0.5)
     export([tmp_path / "bag"], tmp_path / "out", fps=FPS)
     for frame, row in enumerate(rows(tmp_path / "out")["action"]):
         pose = arm(sent, (frame + 1) / FPS)
         np.testing.assert_allclose(row[:9], [*pose[:3, 3], *pose[0, :3], *pose[1, :3]], atol=1e-4)
-    drive(tmp_path / "apart", f"preset: umi, {BY_TF}", seconds=0.5, also=moving())
-    with pytest.raises(ValueError, match="world"):
-        export([tmp_path / "apart"], tmp_path / "refused")
+
+
+def pose_by_rows(numbers: np.ndarray) -> np.ndarray:
+    """float64 [4, 4] of a position and the first two rows of a rotation."""
+    pose, (first, second) = np.eye(4), numbers[3:9].astype(float).reshape(2, 3)
+    pose[:3, :3], pose[:3, 3] = [first, second, np.cross(first, second)], numbers[:3]
+    return pose
+
+
+def test_export_of_a_hand_relative_to_the_observation_by_tf_in_another_frame_is_relative_to_any_state(
+    tmp_path: Path,
+) -> None:
+    world = turned(0.4, -0.3, 0.2, 0.7) @ turn_x(1.1)
+
+    def also(tick: int, seconds: float, stamp_ns: int) -> Iterator[tuple[str, object]]:
+        if tick == 0:
+            yield "/tf_static", TFMessage(transforms=[transform("world", "l0", world, 0)])
+        flange = transform("l0", "tool0", arm(measured, seconds), stamp_ns)
+        yield "/tf", TFMessage(transforms=[flange])
+
+    drive(tmp_path / "bag", f"preset: umi, {BY_TF}", seconds=0.5, also=also)
+    export([tmp_path / "bag"], tmp_path / "out", fps=FPS)
+    table = rows(tmp_path / "out")
+    states, actions = (list(map(pose_by_rows, table[key])) for key in ("observation.state", "action"))
+    np.testing.assert_allclose(states[3], world @ arm(measured, 3 / FPS), atol=1e-3)
+    for seen, state in enumerate(states):
+        for later in range(seen, len(actions)):
+            change = np.linalg.inv(arm(measured, seen / FPS)) @ arm(sent, (later + 1) / FPS)
+            np.testing.assert_allclose(np.linalg.inv(state) @ actions[later], change, atol=2e-3)
+
+
+@pytest.mark.parametrize("apart", ["tf_tip: camera, ", "axes: base, "])
+def test_export_of_a_hand_relative_to_an_observation_that_its_poses_cannot_say_is_refused(
+    tmp_path: Path, apart: str
+) -> None:
+    drive(tmp_path / "bag", f"preset: umi, {BY_TF}{apart}", seconds=0.5, also=moving())
+    with pytest.raises(ValueError, match=r"of (camera|tool0) in world"):
+        export([tmp_path / "bag"], tmp_path / "refused")
 
 
 ABSOLUTE = f"rotation: rpy, state: rpy, relative_to: absolute, {BY_TF}"

@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from builders import JOINTS, make_checkpoint
+from builders import JOINTS, make_checkpoint, make_policy
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.tools.serve import threads_for
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.client import PolicyClient
 from vla_accel_ros.wire.dialects import ServerError
@@ -55,6 +58,12 @@ def test_a_contract_says_the_keys_of_the_clients(tmp_path: Path) -> None:
         with pytest.raises(ServerError, match="words"):
             client.infer({**request, "words": None}, WAIT_S)
         server.terminate()
+
+
+def test_as_many_requests_are_computed_at_once_as_a_fleet_sends_the_same_engine() -> None:
+    engine = Engine(make_policy(), steps=3, staggered=12, slots=16)
+    assert threads_for(engine.config, 64) == LocalReplica(engine, cast(Any, None)).limit == 20
+    assert threads_for(engine.config, 5) == 5
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from vla_accel_ros.contract.base import read_base
 from vla_accel_ros.contract.consistency import check_home, check_led, check_names, check_twist
 from vla_accel_ros.contract.fields import Fields
 from vla_accel_ros.contract.force import check_force, read_force
-from vla_accel_ros.contract.hands import Columns, make_arms, read_collisions, read_hands
+from vla_accel_ros.contract.hands import Columns, make_arms, pose_of, read_collisions, read_hands
 from vla_accel_ros.contract.keys import Keys, read_keys
 from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
@@ -280,18 +280,25 @@ class Contract:
         return (np.asarray(actions, dtype=np.float64) - offset) / scale
 
     def to_row(
-        self, targets: np.ndarray, measured: np.ndarray, before: np.ndarray, step_s: float
+        self,
+        targets: np.ndarray,
+        measured: np.ndarray,
+        before: np.ndarray,
+        step_s: float,
+        poses: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> np.ndarray:
         """The policy's row, float64 [A], that asks for these targets of joints, and speeds of a base, [D + B]
         a step later, the inverse of `to_robot` and kinematics.rows. measured, before: where joints are, and
-        are commanded to be. What is relative to a chunk's observation is absolute here. Not for twists."""
+        are commanded to be; poses: as in `to_policy`. What is relative to a chunk's observation is absolute
+        here. Not for twists."""
         numbers = dict(zip(self.joint_names, targets))
         for i, joint in enumerate(self.joints):
             if joint.action == "velocity":
                 numbers[joint.name] = (targets[i] - before[i]) / step_s
         for hand, arm in self.hands:
             begin = (before if hand.relative_to == "commanded" else measured)[arm.columns]
-            row = hand.row(arm.pose(targets[arm.columns]), arm.pose(begin))
+            seen = pose_of(poses[hand.stream]) if hand.stream in poses else None
+            row = hand.row(arm.pose(targets[arm.columns]), arm.pose(begin), seen)
             numbers |= zip(hand.columns, row)
         if self.base is not None:
             numbers |= zip(self.base.names, targets[len(self.joints) :])

@@ -135,6 +135,11 @@ def read_collisions(
         return None
 
 
+def pose_of(x: np.ndarray) -> Any:
+    """The pose (SE3) of x to qw, float64 [7]."""
+    return pinocchio().SE3(matrix(x[3:], "quat_xyzw"), x[:3])
+
+
 class Columns:
     """Which numbers rows and states have. joints: all that is observed [O]. moved: those that have a target.
     first: names of the numbers in front of a row. base: those at its end."""
@@ -172,8 +177,7 @@ class Columns:
         values: dict[str, float] = {}
         for hand, arm in self._hands:
             if hand.stream in poses:
-                x = poses[hand.stream]
-                pose = pinocchio().SE3(matrix(x[3:], "quat_xyzw"), x[:3])
+                pose = pose_of(poses[hand.stream])
             elif hand.state_columns:
                 pose = arm.pose(positions[arm.columns])
             else:

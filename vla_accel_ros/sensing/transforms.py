@@ -32,18 +32,24 @@ _FAR, _RETURN = 1e-2, 0.1
 """A frame that goes further than this [m + rad] and comes back to within this share of it has alternated."""
 _RETURNS, _WITHIN_NS = 4, 1_000_000_000
 """Two publishers: so often within this time."""
+_LEAP, _LEAP_RETURN, _LEAPS_WITHIN_NS = 0.1, 0.3, 10_000_000_000
+"""Or so often within this, if it goes as far as no noise does, and comes back as no arm can: one of the two
+may send once in three seconds."""
+_ACCELERATION = 200.0
+"""What no arm has [(m + rad)/s2]."""
 
 
 @dataclass(eq=False)
 class _Edge:
-    """The newest transform of a frame. stamp_ns: None if static. before: the numbers of the one before.
-    returns_ns: when it alternated last."""
+    """The newest transform of a frame. stamp_ns: None if static. before: parent, numbers and stamp of the one
+    before. returns_ns: when it alternated last; leaps_ns: as no arm can."""
 
     parent: str
     numbers: Sequence[float]
     stamp_ns: int | None
-    before: Sequence[float] = ()
+    before: tuple[str, Sequence[float], int | None] | None = None
     returns_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_RETURNS))
+    leaps_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_RETURNS))
 
     def take(self, new: _Edge, now_ns: int) -> None:
         """Replace it by a newer one. One that is not newer is ignored, unless the clock was set back."""
@@ -52,14 +58,29 @@ class _Edge:
         same &= (stamps[0] is None) == (stamps[1] is None) and back_ns <= _JUMP_NS
         stale = same and None not in stamps and back_ns >= 0
         way = _distance(self.numbers, new.numbers)
-        back = way > _FAR and bool(self.before) and _distance(self.before, new.numbers) < _RETURN * way
-        if not same or (back_ns == 0 and way > _FAR if stale else back):
+        twice = stale and back_ns == 0 and way > _FAR
+        if not same or twice or (not stale and self._returns(new, way, _FAR, _RETURN)):
             self.returns_ns.append(now_ns)
+        if twice or (not stale and self._leaps(new, way)):
+            self.leaps_ns.append(now_ns)
         if not stale:
-            self.parent, self.before, self.numbers, self.stamp_ns = (
-                *(new.parent, self.numbers),
-                *(new.numbers, new.stamp_ns),
-            )
+            self.before = self.parent, self.numbers, self.stamp_ns
+            self.parent, self.numbers, self.stamp_ns = new.parent, new.numbers, new.stamp_ns
+
+    def _returns(self, new: _Edge, way: float, far: float, share: float) -> bool:
+        """Whether a newer one, `way` from this, is where the one before was, within this share of `way`."""
+        return self.before is not None and way > far and _distance(self.before[1], new.numbers) < share * way
+
+    def _leaps(self, new: _Edge, way: float) -> bool:
+        """Whether it was in another place or parent, and a newer one is back sooner than an arm can be."""
+        if self.before is None or self.before[0] != new.parent:
+            return False
+        if self.parent != new.parent:
+            way = 1.0
+        elif not self._returns(new, way, _LEAP, _LEAP_RETURN):
+            return False
+        since_s = ((new.stamp_ns or 0) - (self.before[2] or 0)) * 1e-9
+        return 8.0 * way > _ACCELERATION * since_s**2
 
     def problem(self, now_ns: int, max_age_s: float) -> str:
         """What is wrong with it apart from its age, the end of a sentence; empty if nothing is."""
@@ -69,7 +90,11 @@ class _Edge:
             return "is not finite"
         if abs(sum(x * x for x in self.numbers[3:]) - 1.0) > _NOT_UNIT:
             return f"has the quaternion {[round(x, 4) for x in self.numbers[3:]]}, whose length is not 1"
-        if len(self.returns_ns) == _RETURNS and now_ns - self.returns_ns[0] <= _WITHIN_NS:
+        often = len(self.returns_ns) == _RETURNS and now_ns - self.returns_ns[0] <= _WITHIN_NS
+        if len(self.leaps_ns) == _RETURNS:
+            first_ns, last_ns = self.leaps_ns[0], self.leaps_ns[-1]
+            often |= now_ns - last_ns <= last_ns - first_ns <= _LEAPS_WITHIN_NS
+        if often:
             return "comes from two publishers in turn: stop one of them"
         return ""
 

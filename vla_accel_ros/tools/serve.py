@@ -29,6 +29,7 @@ from vla_accel_ros.tools.options import (
 
 if TYPE_CHECKING:
     from vla_accel_ros.contract.keys import Keys
+    from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.wire.server import PolicyServer
 
 CLIENTS, TOGETHER = 32, 16
@@ -79,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.goals import for_policy
     from vla_accel_ros.engine.options import has_stages
+    from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
     from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
     from vla_accel_ros.models.checkpoints.progress import Meter
 
@@ -96,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
             progress=meter,
         )
     chosen = {name: getattr(arguments, name) for name in ("goal", "steps") if hasattr(arguments, name)}
-    together = min(TOGETHER, arguments.clients)
     config = for_policy(policy, EngineConfig(fast=has_stages(policy), **chosen))
+    together = threads_for(config, arguments.clients)
     engine = Engine(policy, config.but(slots=max(config.slots, together + config.further_slots(False) + 2)))
     if device.type == "cuda":
         print("preparing the fast stages ...", file=sys.stderr, flush=True)
@@ -111,8 +113,17 @@ def run(arguments: argparse.Namespace) -> int:
         token=token,
         tls=tls,
     )
+    sys.setswitchinterval(SWITCH_S)  # the engine's threads wait for what those of the clients decode
+    keep_loaded()
     asyncio.run(_serve(server, arguments, token))
     return 0
+
+
+def threads_for(config: EngineConfig, clients: int) -> int:
+    """How many requests are computed at once, each by a thread: enough to keep the engine's seats full."""
+    from vla_accel_ros.fleet.replicas.local import at_once
+
+    return min(max(TOGETHER, at_once(config)), clients)
 
 
 def _keys(name: str, images: Sequence[str]) -> Keys:

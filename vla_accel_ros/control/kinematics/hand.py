@@ -123,9 +123,12 @@ class Hand:
                 poses.append(pin.SE3(change.rotation @ previous.rotation, position))
         return poses
 
-    def row(self, pose: Any, begin: Any) -> np.ndarray:
+    def row(self, pose: Any, begin: Any, seen: Any = None) -> np.ndarray:
         """The row, float64 [3 + r], that asks for a pose (SE3) from `begin`, the inverse of `poses`. What is
-        relative to the observation differs by chunk: here it is the pose itself."""
+        relative to the observation differs by chunk: here it is the pose itself or, about the tool's axes and
+        with the pose by tf of the state (`seen`), as far from that as it is from `begin`."""
+        if seen is not None and (self.relative_to, self.axes) == ("observation", TOOL):
+            pose = seen * begin.actInv(pose)
         position, rotation = pose.translation, pose.rotation
         if self.relative_to in ("absolute", "observation"):
             rotation = rotation @ matrix(np.array(self.zero), "rpy").T

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.profile import Profile
@@ -42,6 +43,13 @@ Embody = Callable[[RobotDescription], "tuple[Contract, Embodiment]"]
 Told = Callable[[RobotDescription, "Contract"], Session]
 
 
+def at_once(config: EngineConfig) -> int:
+    """How many requests keep an engine's seats full: those of the seats, and those whose images are decoded
+    and frames prefilled meanwhile, 1 or twice the number of frames or chunks that begin together."""
+    pace = max(config.frames_together, joins_of(config.staggered, config.steps))
+    return max(1, config.staggered) + (1 if pace == 1 else 2 * pace)
+
+
 @dataclass(eq=False)
 class _Job:
     """A request in progress. running: its frame or action request while the engine has it. prefix: of its
@@ -62,8 +70,7 @@ class LocalReplica:
 
     embody: returns the contract and embodiment (Load.embodiment) of a description; raises ValueError or
     OSError if they do not fit. session: returns the Session of a robot that is ready. ahead: requests
-    accepted before a seat is free, so that their images are decoded and their frames prefilled meanwhile;
-    None means 1, or twice the number of frames or chunks that the engine begins together if that is above 1.
+    accepted before a seat is free; None: see at_once.
     decoders: number of decoding threads. clock: monotonic seconds. updates: denoise steps of a chunk, 0 for a
     token policy.
     """
@@ -80,10 +87,8 @@ class LocalReplica:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         config = engine.config
-        if ahead is None:
-            pace = max(config.frames_together, joins_of(config.staggered, config.steps))
-            ahead = 1 if pace == 1 else 2 * pace
-        self.name, self.profile, self.limit = name, Profile(), max(1, config.staggered) + ahead
+        self.limit = at_once(config) if ahead is None else max(1, config.staggered) + ahead
+        self.name, self.profile = name, Profile()
         self.engine, self._embody, self._clock, self.network_s = engine, embody, clock, 0.0
         self.updates = config.steps if engine.policy.chain.acts == DENOISE else 0
         self.answers = config.answers if engine.policy.chain.answers else 0

@@ -18,6 +18,7 @@ import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import FURTHEST
+from vla_accel_ros.control.kinematics.hand import TOOL
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.tools.export.series import distance_s, nearest
 from vla_accel_ros.tools.export.streams import ALIGNING, HUMAN, Streams
@@ -67,11 +68,13 @@ def episodes(
     if actions == "measured" and contract.base is not None and not contract.base.odometry:
         raise ValueError(f"{contract.robot} has a base without odometry: give --actions commanded")
     for hand, _ in contract.hands:
-        tf = hand.tf or hand
-        if hand.relative_to == "observation" and (tf.base, tf.tip) != (hand.base, hand.tip):
+        tf, by_tool = hand.tf or hand, hand.axes == TOOL
+        apart = tf.tip != hand.tip or (tf.base != hand.base and not by_tool)
+        if hand.relative_to == "observation" and apart:
             raise ValueError(
-                f"hands.{hand.name}: its state is of {tf.tip} in {tf.base} and its actions are of {hand.tip} "
-                f"in {hand.base}, so that nothing can be relative in a dataset: keep the bag"
+                f"hands.{hand.name}: its state is of {tf.tip} in {tf.base} and its changes are of {hand.tip} "
+                f"by the axes of {hand.tip if by_tool else hand.base}: no poses in a dataset say both; keep "
+                "the bag"
             )
     first_ns, last_ns = streams.span_ns(actions == "commanded")
     period_ns = 1e9 / fps
@@ -121,7 +124,10 @@ def episodes(
     runs = [
         Episode(
             np.array([contract.to_policy(measured[i], poses[i]) for i in rows], np.float32),
-            np.array([form.to_row(targets[i], measured[i], before[i], 1.0 / fps) for i in rows], np.float32),
+            np.array(
+                [form.to_row(targets[i], measured[i], before[i], 1.0 / fps, poses[i]) for i in rows],
+                np.float32,
+            ),
             {camera: stamps[rows] for camera, stamps in stamps_ns.items()},
             [tasks[row] for row in rows],
             [subtasks[row] for row in rows],
