@@ -227,9 +227,8 @@ def _worse(first: Checked, other: Checked) -> Checked:
 def _joined(arguments: Sequence[Any], parts: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Return x plus what add_product left to add."""
     x: Tensor = arguments[3].float()
-    for part in parts:
-        x = x if part is None else x + part.float()
-    return x
+    left, gate = sum(part.float() for part in parts if part is not None), arguments[5:]
+    return x + (left if not gate or gate[0] is None else gate[0].float() * left)
 
 
 def error(ours: Any, expected: Any) -> float:
