@@ -10,6 +10,7 @@ H200), in which keys of two places are already together.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ def timed(launches: Sequence[Callable[[], object]], given: Given) -> dict[str, f
             if number < GRAPHS:
                 graph.replay()
     torch.cuda.synchronize()
-    us = [1e3 * first.elapsed_time(last) / calls for first, last in zip(ends, ends[1:], strict=False)]
+    us = [1e3 * first.elapsed_time(last) / calls for first, last in itertools.pairwise(ends)]
     return {name.replace("_ms", "_us"): value for name, value in summary(us).items()}
 
 
