@@ -35,7 +35,8 @@ from vla_accel_ros.models.flow.rtc import prefix_weights
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.openvla.model import is_unused
-from vla_accel_ros.models.openvla_oft.pictures import crop, resize_lanczos, through_jpeg
+from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
+from vla_accel_ros.models.openvla_oft.pictures import crop, prepared, resize_lanczos
 from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
@@ -485,19 +486,18 @@ def test_openvla_oft_words_state_and_units(oft: OFTOracle) -> None:
 
 
 def test_openvla_oft_pictures(oft: OFTOracle) -> None:
-    """All is the reference's but its JPEG decoder, of which Pillow's is a few levels off."""
     size = oft.policy.image_size
+
+    def planes(name: str) -> torch.Tensor:
+        return oft[name].permute(2, 0, 1)[None].double()
+
     for index in range(len(oft.policy.config.image_names)):
-        image = oft.arrays[f"image_{index}"]
         if f"decoded_{index}" in oft.arrays:
-            assert _levels(through_jpeg(image), oft.arrays[f"decoded_{index}"]) <= 16
-            resized = resize_lanczos(oft.arrays[f"decoded_{index}"], size)
-            assert _levels(resized, oft.arrays[f"resized_{index}"]) == 0
-        assert _levels(crop(oft.arrays[f"resized_{index}"]), oft.arrays[f"cropped_{index}"]) <= 1
-
-
-def _levels(ours: np.ndarray, recorded: np.ndarray) -> int:
-    return int(np.abs(ours.astype(int) - recorded.astype(int)).max())
+            assert torch.equal(through_jpeg(planes(f"image_{index}")), planes(f"decoded_{index}"))
+            resized = resize_lanczos(planes(f"decoded_{index}"), size)
+            assert torch.equal(resized, planes(f"resized_{index}"))
+        assert torch.equal(crop(planes(f"resized_{index}")), planes(f"cropped_{index}"))
+        assert torch.equal(prepared([oft[f"image_{index}"]], size), planes(f"cropped_{index}"))
 
 
 def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str) -> None:
