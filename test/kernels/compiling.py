@@ -199,6 +199,8 @@ def between(table: Table) -> None:
     norm.add_layer_norm(place(512, 1152), place(512, 1152), weight, weight, weight, place(512, 1152))
     modulated = (weight, weight, place(41, 1536), weight, 1e-5)
     norm.add_layer_norm(place(41, 1536), place(41, 1536), weight, *modulated, computed=True, pdl=table.pdl)
+    rows = place(595, 4096), place(595, 4096), None, place(4096), None, place(595, 4096)
+    norm.add_layer_norm(*rows, centred=False, pdl=table.pdl)
     norm.bias_gelu(place(512, 4304), place(4304))
     heads, seen = place(1, 41, 32, 48), torch.ones(1, 186, dtype=torch.bool)
     keys = place(1, 32, 186, 48).transpose(1, 2)

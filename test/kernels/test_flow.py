@@ -175,6 +175,8 @@ def test_norms(dtype: torch.dtype) -> None:
         ((y, bias), (None, bias), {"eps": 0.1}),
         ((y, bias), (weight, None), {"gate": gate, "eps": 0.1, "computed": True}),
         ((y, None), (None, None), {"gate": gate}),
+        ((y, None), (weight, None), {"eps": 0.1, "centred": False}),
+        ((None, None), (weight, bias), {"centred": False}),
     )
     for added, by, more in cases:
         left, right = x.clone(), x.clone()

@@ -469,10 +469,10 @@ def test_pi_fast_tokens_of_actions(pi_fast: PiFastOracle) -> None:
     assert np.abs(truncated - pi_fast["fast_truncated_decoded"].numpy()).max() < 1e-9
 
 
-def test_openvla_oft_from_pixels_to_actions(oft: OFTOracle) -> None:
-    agree(oft, OFTOracle.image_tokens, oft["projected"])
-    agree(oft, OFTOracle.hidden, oft["lm_final"])
-    agree(oft, OFTOracle.raw, oft["actions_normalised"])
+def test_openvla_oft_from_pixels_to_actions(oft: OFTOracle, by: By) -> None:
+    agree(oft, by(OFTOracle.image_tokens), oft["projected"])
+    agree(oft, by(OFTOracle.hidden), oft["lm_final"])
+    agree(oft, by(OFTOracle.raw), oft["actions_normalised"])
 
 
 def test_openvla_oft_words_state_and_units(oft: OFTOracle) -> None:
@@ -500,11 +500,11 @@ def test_openvla_oft_pictures(oft: OFTOracle) -> None:
         assert torch.equal(prepared([oft[f"image_{index}"]], size), planes(f"cropped_{index}"))
 
 
-def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str) -> None:
+def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str, by: By) -> None:
     half, config = OFTOracle.load(oft.name, device, "bfloat16"), oft.policy.config
-    in_half(half.image_tokens(), oft["projected"], config.dino.depth)
-    in_half(half.hidden(), oft["lm_final"], config.prefix.depth)
-    in_half(half.raw(), oft["actions_normalised"], config.prefix.depth)
+    in_half(by(OFTOracle.image_tokens)(half), oft["projected"], config.dino.depth)
+    in_half(by(OFTOracle.hidden)(half), oft["lm_final"], config.prefix.depth)
+    in_half(by(OFTOracle.raw)(half), oft["actions_normalised"], config.prefix.depth)
 
 
 def test_mimic_video_words_state_and_frames(mimic_video: MimicVideoOracle) -> None:

@@ -58,17 +58,23 @@ def add_layer_norm(
     eps: float = NORM_EPS,
     *,
     computed: bool = False,
+    centred: bool = True,
 ) -> None:
     """x += gate * (y + y_bias) in place, out = layer norm of x.
 
     x, y, out [M, W]; y None = nothing to add; y_bias, gate, weight, bias [W] of any float dtype, None = 0, 1,
-    1 and 0. computed: weight and bias are results of launches shortly before.
+    1 and 0. computed: weight and bias are results of launches shortly before. centred: False = the root mean
+    square norm, which subtracts no mean.
     """
     if y is not None:
         added = y.float() if y_bias is None else y.float() + y_bias.float()
         x.copy_(x.float() + (added if gate is None else gate.float() * added))
     by, shift = (None if tensor is None else tensor.float() for tensor in (weight, bias))
-    out.copy_(F.layer_norm(x.float(), (x.shape[1],), by, shift, eps))
+    if centred:
+        out.copy_(F.layer_norm(x.float(), (x.shape[1],), by, shift, eps))
+    else:
+        normed = F.rms_norm(x.float(), (x.shape[1],), by, eps)
+        out.copy_(normed if shift is None else normed + shift)
 
 
 def bias_product(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:

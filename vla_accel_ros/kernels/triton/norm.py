@@ -58,8 +58,9 @@ def _add_norm(
 
 @triton.jit
 def _add_layer_norm(
-    x, y, y_bias, weight, bias, out, gate, width, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
+    x, y, y_bias, weight, bias, out, gate, width,
+    CENTRED: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
@@ -81,10 +82,10 @@ def _add_layer_norm(
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
         wide = rounded.to(tl.float32)
-    mean = tl.sum(wide, axis=0) / width
-    centred = tl.where(ok, wide - mean, 0.0)
-    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
-    tl.store(out + row * width + c, (centred * factor * by + shift).to(out.dtype.element_ty), mask=ok)
+    if CENTRED:
+        wide = tl.where(ok, wide - tl.sum(wide, axis=0) / width, 0.0)
+    factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+    tl.store(out + row * width + c, (wide * factor * by + shift).to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -190,13 +191,14 @@ def add_layer_norm(
     eps: float = NORM_EPS,
     *,
     computed: bool = False,
+    centred: bool = True,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, gate, width, EPS=eps, BLOCK=block,
+        x, y, y_bias, weight, bias, out, gate, width, CENTRED=centred, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl and not computed),
     )  # fmt: skip
 

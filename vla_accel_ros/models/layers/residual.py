@@ -44,6 +44,10 @@ class ResidualStream:
         """The layer norm [B, n, W]; weight, bias: parameters [W], None = 1 and 0."""
         return F.layer_norm(self._x, self._x.shape[-1:], weight, bias, eps)
 
+    def rms_norm(self, weight: Tensor, eps: float) -> Tensor:
+        """The root mean square norm [B, n, W]."""
+        return F.rms_norm(self._x, self._x.shape[-1:], weight, eps)
+
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         """The layer norm * scale + shift, [B, W] each; of one row in one launch."""
         if len(self._x) == 1:
@@ -51,7 +55,7 @@ class ResidualStream:
         return self.norm(None, None, eps) * scale[:, None] + shift[:, None]
 
     def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
-        """Add gate * linear(rows); gate [B, W], None = 1."""
+        """Add gate * linear(rows); gate [B, W] or [1, W], None = 1."""
         branch = linear(rows)
         self._x = self._x + (branch if gate is None else gate[:, None] * branch)
 
@@ -59,9 +63,13 @@ class ResidualStream:
         """Add two layers with the tanh GELU."""
         self.add(F.gelu(first(rows), approximate="tanh"), second, gate)
 
-    def keep(self, rows: int) -> None:
-        """Go on with the first rows."""
-        self._x = self._x[:, :rows]
+    def rescale(self, scale: Tensor, shift: Tensor) -> None:
+        """Go on with x * (1 + scale) + shift, [W] each."""
+        self._x = (self.end() * (1 + scale) + shift).view(self._x.shape)
+
+    def keep(self, rows: slice) -> None:
+        """Go on with some rows."""
+        self._x = self._x[:, rows]
 
     def end(self) -> Tensor:
         """Return x."""
@@ -76,11 +84,14 @@ class FusedStream(ResidualStream):
         self._ops, self._shape, self._added = ops, x.shape, torch.empty_like(self._x)
         self._left: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
 
-    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, computed: bool = False) -> Tensor:
+    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, **how: bool) -> Tensor:
         (y, y_bias, gate), out = self._left, torch.empty_like(self._x)
-        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, computed=computed)
+        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, **how)
         self._left = None, None, None
         return out.view(self._shape)
+
+    def rms_norm(self, weight: Tensor, eps: float) -> Tensor:
+        return self.norm(weight, None, eps, centred=False)
 
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         if self._shape[0] == 1:
@@ -92,7 +103,7 @@ class FusedStream(ResidualStream):
         if gate is None and linear.bias is not None:
             y = self._ops.add_product(rows.flatten(0, 1), linear.weight, linear.bias, self._x, self._added)
             self._left = *y, None
-        elif gate is None or self._shape[0] == 1:
+        elif gate is None or len(gate) == 1:
             torch.mm(rows.flatten(0, 1), linear.weight.t(), out=self._added)
             self._left = self._added, linear.bias, None if gate is None else gate[0]
         else:
@@ -103,9 +114,9 @@ class FusedStream(ResidualStream):
         self._ops.gelu_product(rows.flatten(0, 1), first.weight, first.bias, inner)
         self.add(inner.unflatten(0, self._shape[:2]), second, gate)
 
-    def keep(self, rows: int) -> None:
-        if rows < self._shape[1]:
-            x = self.end()[:, :rows]
+    def keep(self, rows: slice) -> None:
+        if len(range(self._shape[1])[rows]) < self._shape[1]:
+            x = self.end()[:, rows]
             self._x, self._shape = x.flatten(0, 1).contiguous(), x.shape
             self._added = torch.empty_like(self._x)
 
