@@ -205,6 +205,8 @@ def between(table: Table) -> None:
     heads, seen = place(1, 41, 32, 48), torch.ones(1, 186, dtype=torch.bool)
     keys = place(1, 32, 186, 48).transpose(1, 2)
     full_attention.attend_full(heads, keys, keys, place(1, 41, 1536), seen, pdl=table.pdl)
+    wide = place(1, 595, 32, 128)
+    full_attention.attend_full(wide, wide, wide, place(1, 595, 4096), pdl=table.pdl)
     norm.glu(place(1, 4, 32768), place(1, 4, 16384))
     q, k = place(1, 532, 8, 256), place(2, 1, 900, 256)
     norm.place_qkv(place(1, 532, 2560), angles, angles, ints, q, k, k, ints, ints)

@@ -47,7 +47,8 @@ def _attended(own: Attention, x: Tensor, tables: tuple[Tensor, Tensor], rows: sl
     if both is None:
         turned = rotate(heads[:, :, :-keys].transpose(1, 2), *tables).transpose(1, 2)
         both = turned[:, :, :queries], turned[:, :, queries:]
-    shared = (
-        part.unsqueeze(3).expand(-1, -1, -1, queries // keys, -1) for part in (both[1], heads[:, :, -keys:])
+    k, v = (
+        part.unsqueeze(3).expand(-1, -1, -1, queries // keys, -1).flatten(2, 3)
+        for part in (both[1], heads[:, :, -keys:])
     )
-    return attention(both[0][:, rows], *(part.flatten(2, 3) for part in shared))
+    return attention(both[0][:, rows], k, v)
