@@ -1,8 +1,8 @@
-"""What a JPEG of TensorFlow's default quality makes of pictures, on their device and without the code.
+"""What a JPEG of TensorFlow's default quality makes of pictures, on their device and without writing one.
 
 All of it is integers, which float64 holds exactly, so every device gives the same: colours in fixed point,
 chroma at half size, libjpeg's accurate cosine transform of 8 x 8 levels, rounding to the steps of quality 95,
-and back by libjpeg's fast transform, with which TensorFlow decodes. Coding those steps loses nothing.
+and back by libjpeg's fast transform, with which TensorFlow decodes. What a file holds loses nothing more.
 """
 
 from __future__ import annotations

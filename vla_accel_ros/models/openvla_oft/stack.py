@@ -23,18 +23,13 @@ def hidden_states(stack: Llama, x: Tensor, read: slice = slice(None)) -> Tensor:
     tables = rotary_tables(positions, stack.head_dim, stack.dtype)
     stream, last = residual_stream(x.to(stack.dtype)), stack.layers[-1]
     for layer in cast("list[Layer]", [*stack.layers]):
-        own, mlp, first, second = (
-            layer.self_attn,
-            layer.mlp,
-            layer.input_layernorm,
-            layer.post_attention_layernorm,
-        )
+        own, mlp, norm = layer.self_attn, layer.mlp, layer.input_layernorm
         rows = read if layer is last else slice(None)
-        attended = _attended(own, stream.rms_norm(first.weight, first.eps), tables, rows)
+        attended = _attended(own, stream.rms_norm(norm.weight, norm.eps), tables, rows)
         stream.keep(rows)
         stream.add(attended, own.o_proj)
-        weight, _ = fuse((mlp.gate_proj, mlp.up_proj))
-        stream.add(gated(F.linear(stream.rms_norm(second.weight, second.eps), weight)), mlp.down_proj)
+        norm, (weight, _) = layer.post_attention_layernorm, fuse((mlp.gate_proj, mlp.up_proj))
+        stream.add(gated(F.linear(stream.rms_norm(norm.weight, norm.eps), weight)), mlp.down_proj)
     return stream.rms_norm(stack.norm.weight, stack.norm.eps)
 
 
