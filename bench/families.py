@@ -97,7 +97,7 @@ TINY: dict[str, Any] = {
         settings=replace(MIMIC_VIDEO.settings, height=32, width=48, xattn_layer_idx=2, stop_after_step=1),
     ),
 }
-STEPS = {"groot_n1_7": 4, "groot_n1_5": 4}
+STEPS = {"groot_n1_7": 4, "groot_n1_5": 4, "openvla_oft": 1}
 """Of a chunk, where they are not ten."""
 CAMERAS = {"fastwam": 2, "mimic_video": 5}
 """Images that a frame must have, where their number is fixed."""
@@ -226,7 +226,15 @@ def error(engine: Engine, policy: Policy, config: Any, frame: Observation, given
     return round(float(np.abs(ours - theirs).max() / np.abs(theirs).max()), 5)
 
 
-BENCH = Bench("families", measure, options, about=ABOUT, gpu=True, smoke="--small --runs 2 --views 2")
+BENCH = Bench(
+    "families",
+    measure,
+    options,
+    about=ABOUT,
+    key=("kind", "views"),
+    gpu=True,
+    smoke="--small --runs 2 --views 2",
+)
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

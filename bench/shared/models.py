@@ -18,9 +18,11 @@ from vla_accel_ros.types import Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}
 NAMES = {
-    "pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA", "openvla": "OpenVLA", "xvla": "X-VLA",
-    "groot_n1_7": "GR00T N1.7", "groot_n1_5": "GR00T N1.5",
+    "pi0": "pi0", "pi05": "pi0.5", "smolvla": "SmolVLA", "openvla": "OpenVLA", "groot_n1_7": "GR00T N1.7",
+    "groot_n1_5": "GR00T N1.5", "xvla": "X-VLA", "openvla_oft": "OpenVLA-OFT", "pi0_fast": "pi0-FAST",
+    "fastwam": "Fast-WAM", "mimic_video": "mimic-video",
 }  # fmt: skip
+"""Kinds of policies, in the order of tables."""
 
 
 def config_of(kind: str, tiny: bool) -> PiConfig:

@@ -60,16 +60,21 @@ def own_path() -> Iterator[Line]:
 
 @table
 def families() -> Iterator[Line]:
-    """Families on the plain stages: host to host."""
-    yield "", "steps", "weights, GB", "1 view", "2 views", "p99", "no graphs", "error"
+    """Families on the plain stages, and pi0-FAST: host to host; the last columns are of the most views."""
     measured = result("families")
-    for kind in measured["kinds"]:
-        first, last = (one(measured["cases"], kind=kind, views=count) for count in (1, 2))
-        times = first["frame"]["p50_ms"], last["frame"]["p50_ms"], last["frame"]["p99_ms"]
+    counts = sorted({case["views"] for case in measured["cases"]})
+    yield "", "steps", "weights, GB", *map(views, counts), "p99", "no graphs", "error"
+    for kind, name in NAMES.items():
+        cases = {case["views"]: case for case in measured["cases"] if case["kind"] == kind}
+        if not cases:
+            continue
+        last, steps = cases[max(cases)], str(measured["steps"].get(kind, 10))
         yield (
-            NAMES[kind], str(measured["steps"].get(kind, 10)), f"{last['weights_gb']:.2f}",
-            *(f"{time:.1f}" for time in times), f"{last['eager']['p50_ms']:.0f}",
-            f"{100 * last['error']:.2f} %",
+            name, f"tokens of {last['token']['p50_ms']:.2f} ms" if "token" in last else steps,
+            f"{last['weights_gb']:.2f}",
+            *(f"{cases[count]['frame']['p50_ms']:.1f}" if count in cases else "-" for count in counts),
+            f"{last['frame']['p99_ms']:.1f}", f"{last['eager']['p50_ms']:.0f}" if "eager" in last else "-",
+            f"{100 * last['error']:.2f} %" if "error" in last else "-",
         )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     assert not isinstance(of_all, str), of_all
     # Parts of the keys are combined: where there are many processors, those of a denoising step.
     combined = sum(need["kernel"] == "combine" for need in of_all)
-    assert len(of_all) - combined == 7 + 8 + 5 + 17 + 3
+    assert len(of_all) - combined == 7 + 8 + 5 + 19 + 3
     assert combined >= 2 or ARCHITECTURES[capability].gpu.processors <= 20
     assert not [need for need in of_all if need["fused"]]
     for need in of_all:

@@ -177,6 +177,8 @@ def test_norms(dtype: torch.dtype) -> None:
         ((y, bias), (weight, None), {"gate": gate, "eps": 0.1, "computed": True}),
         ((y, None), (None, None), {"gate": gate}),
         ((y, None), several[:2], {"gate": several[2], "computed": True}),
+        ((y, None), (weight, None), {"eps": 0.1, "centred": False}),
+        ((None, None), (weight, bias), {"centred": False}),
     )
     for added, by, more in cases:
         left, right = x.clone(), x.clone()

@@ -12,7 +12,7 @@ from vla_accel_ros.kernels.triton.launch import Scratch
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("head", [16, 24, 48, 72])
+@pytest.mark.parametrize("head", [16, 24, 48, 72, 128])
 @pytest.mark.parametrize(("tokens", "keys"), [(1, 1), (5, 64), (41, 41), (70, 131)])
 def test_attend_full(dtype: torch.dtype, head: int, tokens: int, keys: int) -> None:
     draw, batch, heads = Drawing(tokens), 2, 3

@@ -114,9 +114,13 @@ class OFTOracle:
     @property
     def observation(self) -> Observation:
         """What the reference was given."""
+        return self.observation_of("")
+
+    def observation_of(self, frame: str) -> Observation:
+        """The same of a frame: "" or "second_"."""
         names = self.policy.config.image_names
-        images = {name: self.arrays[f"image_{index}"] for index, name in enumerate(names)}
-        return Observation(images, self.arrays["state"], self.spec["instruction"], 1)
+        images = {name: self.arrays[f"{frame}image_{index}"] for index, name in enumerate(names)}
+        return Observation(images, self.arrays[f"{frame}state"], self.spec["instruction"], 1)
 
     def words(self) -> Tensor:
         return torch.tensor(self.policy.prompt(self.spec["instruction"]), device=self.policy.device)

@@ -358,8 +358,7 @@ def test_what_is_captured_copies_nothing_from_the_host_and_waits_for_no_value(
             of_words |= computed(policy, micro, {"words": words})
     policy.model.to("meta")
     count = len(config.image_names) if config.kind in ("fastwam", "openvla_oft") else views
-    side = (config.dino.image_size,) * 2 if config.kind == "openvla_oft" else (90, 70)
-    images = [torch.zeros(*side, 3, dtype=torch.uint8, device="meta") for _ in range(count)]
+    images = [torch.zeros(90, 70, 3, dtype=torch.uint8, device="meta") for _ in range(count)]
     more = {i.name: torch.zeros(i.shape, dtype=getattr(torch, i.dtype)) for i in chain.inputs}
     state, time = torch.zeros(config.state_dim), torch.ones(1)
     inputs = on_meta({"words": words, "state": state, **of_words, **more})

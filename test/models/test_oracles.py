@@ -35,7 +35,8 @@ from vla_accel_ros.models.flow.rtc import prefix_weights
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.openvla.model import is_unused
-from vla_accel_ros.models.openvla_oft.pictures import crop, resize_lanczos, through_jpeg
+from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
+from vla_accel_ros.models.openvla_oft.pictures import crop, prepared, resize_lanczos
 from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
@@ -468,10 +469,10 @@ def test_pi_fast_tokens_of_actions(pi_fast: PiFastOracle) -> None:
     assert np.abs(truncated - pi_fast["fast_truncated_decoded"].numpy()).max() < 1e-9
 
 
-def test_openvla_oft_from_pixels_to_actions(oft: OFTOracle) -> None:
-    agree(oft, OFTOracle.image_tokens, oft["projected"])
-    agree(oft, OFTOracle.hidden, oft["lm_final"])
-    agree(oft, OFTOracle.raw, oft["actions_normalised"])
+def test_openvla_oft_from_pixels_to_actions(oft: OFTOracle, by: By) -> None:
+    agree(oft, by(OFTOracle.image_tokens), oft["projected"])
+    agree(oft, by(OFTOracle.hidden), oft["lm_final"])
+    agree(oft, by(OFTOracle.raw), oft["actions_normalised"])
 
 
 def test_openvla_oft_words_state_and_units(oft: OFTOracle) -> None:
@@ -485,26 +486,25 @@ def test_openvla_oft_words_state_and_units(oft: OFTOracle) -> None:
 
 
 def test_openvla_oft_pictures(oft: OFTOracle) -> None:
-    """All is the reference's but its JPEG decoder, of which Pillow's is a few levels off."""
     size = oft.policy.image_size
+
+    def planes(name: str) -> torch.Tensor:
+        return oft[name].permute(2, 0, 1)[None].double()
+
     for index in range(len(oft.policy.config.image_names)):
-        image = oft.arrays[f"image_{index}"]
         if f"decoded_{index}" in oft.arrays:
-            assert _levels(through_jpeg(image), oft.arrays[f"decoded_{index}"]) <= 16
-            resized = resize_lanczos(oft.arrays[f"decoded_{index}"], size)
-            assert _levels(resized, oft.arrays[f"resized_{index}"]) == 0
-        assert _levels(crop(oft.arrays[f"resized_{index}"]), oft.arrays[f"cropped_{index}"]) <= 1
+            assert torch.equal(through_jpeg(planes(f"image_{index}")), planes(f"decoded_{index}"))
+            resized = resize_lanczos(planes(f"decoded_{index}"), size)
+            assert torch.equal(resized, planes(f"resized_{index}"))
+        assert torch.equal(crop(planes(f"resized_{index}")), planes(f"cropped_{index}"))
+        assert torch.equal(prepared([oft[f"image_{index}"]], size), planes(f"cropped_{index}"))
 
 
-def _levels(ours: np.ndarray, recorded: np.ndarray) -> int:
-    return int(np.abs(ours.astype(int) - recorded.astype(int)).max())
-
-
-def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str) -> None:
+def test_openvla_oft_in_bfloat16(oft: OFTOracle, device: str, by: By) -> None:
     half, config = OFTOracle.load(oft.name, device, "bfloat16"), oft.policy.config
-    in_half(half.image_tokens(), oft["projected"], config.dino.depth)
-    in_half(half.hidden(), oft["lm_final"], config.prefix.depth)
-    in_half(half.raw(), oft["actions_normalised"], config.prefix.depth)
+    in_half(by(OFTOracle.image_tokens)(half), oft["projected"], config.dino.depth)
+    in_half(by(OFTOracle.hidden)(half), oft["lm_final"], config.prefix.depth)
+    in_half(by(OFTOracle.raw)(half), oft["actions_normalised"], config.prefix.depth)
 
 
 def test_mimic_video_words_state_and_frames(mimic_video: MimicVideoOracle) -> None:

@@ -26,7 +26,11 @@ def walked(stream: ResidualStream, batch: int, biased: bool, gated: bool) -> lis
     rows.append(stream.norm(None, None, EPS))
     for linear in (second, first):  # with no norm between them
         stream.add(rows[-1], linear)
-    stream.keep(2)
+    stream.rescale(scale[0], shift[0])
+    rows.append(stream.rms_norm(weight[0], EPS))
+    stream.add(rows[-1], second, gate[:1])
+    rows.append(stream.rms_norm(weight[0], EPS))
+    stream.keep(slice(1, 3))
     stream.add(rows[-1][:, :2], first)
     return [*rows, stream.end(), stream.norm(None, bias[0], EPS)]
 

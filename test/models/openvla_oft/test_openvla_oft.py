@@ -178,11 +178,15 @@ def test_oft_chunk_comes_from_the_frame_and_the_newest_joints(oracle: OFTOracle)
         np.testing.assert_array_equal(again.act(prefix).actions, chunks[0].actions)
 
 
-def test_oft_actions_are_the_recorded_ones_but_for_the_jpeg_decoder(oracle: OFTOracle) -> None:
-    engine = Engine(oracle.policy)
-    with engine.observe(oracle.observation) as prefix:
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("frame", ["", "second_"])
+def test_oft_actions_of_camera_images_are_the_recorded_ones(
+    oracle: OFTOracle, frame: str, fast: bool
+) -> None:
+    engine = Engine(oracle.policy, fast=fast)
+    with engine.observe(oracle.observation_of(frame)) as prefix:
         chunk = engine.act(prefix)
-    assert np.abs(chunk.actions - oracle.arrays["actions"]).max() < 0.03
+    assert np.abs(chunk.actions - oracle.arrays[f"{frame}actions"]).max() < 1e-5
 
 
 def test_oft_robots_have_their_own_statistics(folder: Path, oracle: OFTOracle) -> None:

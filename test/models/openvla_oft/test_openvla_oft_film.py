@@ -22,8 +22,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
+from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.openvla_oft.config import PLATFORMS
 from vla_accel_ros.models.openvla_oft.policy import OpenVLAOFTPolicy
 from vla_accel_ros.tools.summary import summary
@@ -171,7 +173,8 @@ def mean_of(folder: Path, ids: list[int]) -> Tensor:
         return file.get_tensor("language_model.model.embed_tokens.weight").float()[ids].mean(0)
 
 
-def test_film_modulates_each_tower_by_the_prompt_and_the_end(folder: Path) -> None:
+@pytest.mark.parametrize("ops", [None, Ops()], ids=["torch", "kernels"])
+def test_film_modulates_each_tower_by_the_prompt_and_the_end(folder: Path, ops: Ops | None) -> None:
     policy = load_policy(folder)
     assert isinstance(policy, OpenVLAOFTPolicy) and policy.config.film
     words, images = policy.prompt(TASK), pixels()
@@ -185,7 +188,7 @@ def test_film_modulates_each_tower_by_the_prompt_and_the_end(folder: Path) -> No
     )
     recorded = expected.flatten()[:: expected.numel() // 8][:8]
     assert torch.allclose(recorded, torch.tensor(RECORDED), atol=2e-5)
-    with torch.inference_mode():
+    with torch.inference_mode(), computing(ops):
         ours = policy.encode(images, **policy.text_encode(torch.tensor(words)))["seen"]
         projected = policy.model.projector(expected).flatten(0, 1)
     assert (ours - projected).abs().max() < 1e-5 * projected.abs().max()

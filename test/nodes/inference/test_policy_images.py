@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from builders import CAMERAS, make_checkpoint, make_config, make_observation, make_policy
 from drivers import Drivers
+from families import TINY, policy_of
 from openvla_builders import make_openvla_folder, make_openvla_observation
 from sensor_msgs.msg import Image
 from smolvla_recording import make_smolvla_folder
@@ -28,15 +31,20 @@ def network_levels(policy: Any, observation: Any) -> np.ndarray:
     return np.concatenate(list(squares.permute(0, 2, 3, 1).numpy()), axis=1)
 
 
-@pytest.mark.parametrize("family", ["pi", "smolvla", "openvla"])
+@pytest.mark.parametrize("family", ["pi", "smolvla", "openvla", "openvla_oft"])
 def test_pictures_are_the_pixels_that_the_network_gets(family: str, tmp_path: Path) -> None:
     if family == "openvla":
         policy: Any = load_policy(make_openvla_folder(tmp_path / "model"), statistics="bridge_orig")
         observation, cameras = make_openvla_observation(), 1
     else:
-        policy = make_policy() if family == "pi" else load_policy(make_smolvla_folder(tmp_path / "model"))
+        if family == "openvla_oft":
+            policy = policy_of(TINY[family], torch.device("cpu"), torch.float32)
+        else:
+            policy = make_policy() if family == "pi" else load_policy(make_smolvla_folder(tmp_path / "model"))
         names = policy.config.image_names[:2]
         observation, cameras = make_observation(cameras=tuple(reversed(names)), size=(40, 56)), 2
+        if family == "openvla_oft":
+            observation = replace(observation, state=np.zeros(policy.config.state_dim, np.float32))
     names, found = pictures(policy, observation)
     size = policy.image_size
     assert found.shape == (size, cameras * size, 3) and found.dtype == np.uint8

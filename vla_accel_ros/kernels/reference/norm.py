@@ -58,18 +58,20 @@ def add_layer_norm(
     eps: float = NORM_EPS,
     *,
     computed: bool = False,
+    centred: bool = True,
 ) -> None:
     """x += gate * (y + y_bias) in place, out = layer norm of x.
 
     x, y, out [M, W]; y None = nothing to add; y_bias [W], gate, weight, bias [W], or [f, W] of M / f rows
     each, of any float dtype, None = 0, 1, 1 and 0. computed: weight and bias are results of launches shortly
-    before.
+    before. centred: False = the root mean square norm, which subtracts no mean.
     """
     gate, weight, bias = (_of_rows(table, len(x)) for table in (gate, weight, bias))
     if y is not None:
         added = y.float() if y_bias is None else y.float() + y_bias.float()
         x.copy_(x.float() + (added if gate is None else gate * added))
-    normed = F.layer_norm(x.float(), (x.shape[1],), eps=eps)
+    norm = F.layer_norm if centred else F.rms_norm
+    normed = norm(x.float(), (x.shape[1],), eps=eps)
     normed = normed if weight is None else normed * weight
     out.copy_(normed if bias is None else normed + bias)
 

@@ -70,8 +70,8 @@ def _vectors(weight, bias, weight_at, bias_at, c, ok):
 @triton.jit
 def _add_layer_norm(
     x, y, y_bias, weight, bias, out, gate, width, weight_rows, bias_rows, gate_rows,
-    weight_row, bias_row, gate_row,
-    COMPUTED: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    weight_row, bias_row, gate_row, COMPUTED: tl.constexpr,
+    CENTRED: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
@@ -94,10 +94,10 @@ def _add_layer_norm(
         rounded = (wide + added).to(x.dtype.element_ty)
         tl.store(x + row * width + c, rounded, mask=ok)
         wide = rounded.to(tl.float32)
-    mean = tl.sum(wide, axis=0) / width
-    centred = tl.where(ok, wide - mean, 0.0)
-    factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
-    tl.store(out + row * width + c, (centred * factor * by + shift).to(out.dtype.element_ty), mask=ok)
+    if CENTRED:
+        wide = tl.where(ok, wide - tl.sum(wide, axis=0) / width, 0.0)
+    factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
+    tl.store(out + row * width + c, (wide * factor * by + shift).to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -203,6 +203,7 @@ def add_layer_norm(
     eps: float = NORM_EPS,
     *,
     computed: bool = False,
+    centred: bool = True,
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
@@ -212,7 +213,8 @@ def add_layer_norm(
     each = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
     apart = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, gate, width, *each, *apart, COMPUTED=computed, EPS=eps, BLOCK=block,
+        x, y, y_bias, weight, bias, out, gate, width, *each, *apart,
+        COMPUTED=computed, CENTRED=centred, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl),
     )  # fmt: skip
 

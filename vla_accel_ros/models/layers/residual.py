@@ -46,6 +46,10 @@ class ResidualStream:
         """The layer norm [B, n, W]; weight, bias: parameters [W], None = 1 and 0."""
         return F.layer_norm(self._x, self._x.shape[-1:], weight, bias, eps)
 
+    def rms_norm(self, weight: Tensor, eps: float) -> Tensor:
+        """The root mean square norm [B, n, W]."""
+        return F.rms_norm(self._x, self._x.shape[-1:], weight, eps)
+
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         """The layer norm * scale + shift, [B, W] each, or [B, f, W] of n / f rows each; of one sequence in
         one launch."""
@@ -57,16 +61,20 @@ class ResidualStream:
         return self.norm(None, None, eps) * scale[:, None] + shift[:, None]
 
     def add(self, rows: Tensor, linear: nn.Linear, gate: Tensor | None = None) -> None:
-        """Add gate * linear(rows); gate [B, W], or [B, f, W] of n / f rows each, None = 1."""
+        """Add gate * linear(rows); gate [B, W] or [1, W], or [B, f, W] of n / f rows each, None = 1."""
         self._x = self._x + _times(gate, linear(rows))
 
     def mlp(self, rows: Tensor, first: nn.Linear, second: nn.Linear, gate: Tensor | None = None) -> None:
         """Add two layers with the tanh GELU."""
         self.add(F.gelu(first(rows), approximate="tanh"), second, gate)
 
-    def keep(self, rows: int) -> None:
-        """Go on with the first rows."""
-        self._x = self._x[:, :rows]
+    def rescale(self, scale: Tensor, shift: Tensor) -> None:
+        """Go on with x * (1 + scale) + shift, [W] each."""
+        self._x = (self.end() * (1 + scale) + shift).view(self._x.shape)
+
+    def keep(self, rows: slice) -> None:
+        """Go on with some rows."""
+        self._x = self._x[:, rows]
 
     def end(self) -> Tensor:
         """Return x."""
@@ -81,11 +89,14 @@ class FusedStream(ResidualStream):
         self._ops, self._shape, self._added = ops, x.shape, torch.empty_like(self._x)
         self._left: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
 
-    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, computed: bool = False) -> Tensor:
+    def norm(self, weight: Tensor | None, bias: Tensor | None, eps: float, **how: bool) -> Tensor:
         (y, y_bias, gate), out = self._left, torch.empty_like(self._x)
-        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, computed=computed)
+        self._ops.add_layer_norm(self._x, y, y_bias, weight, bias, out, gate, eps, **how)
         self._left = None, None, None
         return out.view(self._shape)
+
+    def rms_norm(self, weight: Tensor, eps: float) -> Tensor:
+        return self.norm(weight, None, eps, centred=False)
 
     def modulated(self, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         if self._shape[0] == 1:
@@ -112,9 +123,9 @@ class FusedStream(ResidualStream):
         self._ops.gelu_product(rows.flatten(0, 1), first.weight, first.bias, inner)
         self.add(inner.unflatten(0, self._shape[:2]), second, gate)
 
-    def keep(self, rows: int) -> None:
-        if rows < self._shape[1]:
-            x = self.end()[:, :rows]
+    def keep(self, rows: slice) -> None:
+        if len(range(self._shape[1])[rows]) < self._shape[1]:
+            x = self.end()[:, rows]
             self._x, self._shape = x.flatten(0, 1).contiguous(), x.shape
             self._added = torch.empty_like(self._x)
 

@@ -14,16 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 from vla_accel_ros.models.layers.vision import PatchEmbedding
 
 NORM_EPS = 1e-6
 
-Blocks = Iterable[Callable[[Tensor], Tensor]]
-"""Functions from features [N, tokens, width] to features, applied in order."""
+Blocks = Iterable[Callable[[ResidualStream], None]]
+"""Functions that add to features [N, tokens, width], applied in order."""
 
 
 class Attention(nn.Module):
-    """Full self-attention; query, key and value are one matrix."""
+    """Full self-attention; query, key and value are one matrix. Returns what goes into `proj`."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -32,12 +33,12 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        qkv = product(x, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1))
+        return attention(*qkv.unbind(2))
 
 
 class MLP(nn.Module):
-    """Feed-forward with the exact GELU."""
+    """Feed-forward with the exact GELU. Returns what goes into `fc2`."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -45,18 +46,15 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+        return F.gelu(product(x, self.fc1.weight, self.fc1.bias))
 
 
 class LayerScale(nn.Module):
-    """A learned factor per channel."""
+    """A learned factor per channel of what a branch adds."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale_factor = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale_factor
 
 
 class Block(nn.Module):
@@ -66,17 +64,21 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.attn = Attention(config.width, config.heads)
-        self.ls1 = LayerScale(config.width) if scaled else nn.Identity()
         self.norm2 = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.mlp = MLP(config.width, config.mlp)
-        self.ls2 = LayerScale(config.width) if scaled else nn.Identity()
+        self.scaled = scaled
+        if scaled:
+            self.ls1, self.ls2 = LayerScale(config.width), LayerScale(config.width)
 
-    def forward(self, x: Tensor, film: Tensor | None = None) -> Tensor:
+    def forward(self, stream: ResidualStream, film: Tensor | None = None) -> None:
         """film: [2, width] by which an instruction scales (beside 1) and shifts what attention gives."""
-        x = x + self.ls1(self.attn(self.norm1(x)))
+        first, second = self.norm1, self.norm2
+        attended = self.attn(stream.norm(first.weight, first.bias, NORM_EPS))
+        stream.add(attended, self.attn.proj, self.ls1.scale_factor[None] if self.scaled else None)
         if film is not None:
-            x = x * (1 + film[0]) + film[1]
-        return x + self.ls2(self.mlp(self.norm2(x)))
+            stream.rescale(*film)
+        inner = self.mlp(stream.norm(second.weight, second.bias, NORM_EPS))
+        stream.add(inner, self.mlp.fc2, self.ls2.scale_factor[None] if self.scaled else None)
 
 
 class PatchEmbed(nn.Module):
@@ -118,6 +120,7 @@ class Tower(nn.Module):
         if self.extra:
             first = torch.cat((self.cls_token, self.reg_token), dim=1)
             x = torch.cat((first.expand(len(x), -1, -1), x), dim=1)
+        stream = residual_stream(x)
         for block in self.blocks if blocks is None else blocks:
-            x = block(x)
-        return x[:, self.extra :]
+            block(stream)
+        return stream.end()[:, self.extra :]

@@ -21,6 +21,7 @@ from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.vit import Tower
 from vla_accel_ros.models.openvla.model import Projector, VisionBackbone
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
+from vla_accel_ros.models.openvla_oft.stack import hidden_states
 
 STOP = 2
 """Llama's id of the end, which stood after the actions in training."""
@@ -149,15 +150,14 @@ class OpenVLAOFT(nn.Module):
         stop = table(words.new_full((1,), STOP))
         return torch.cat((*parts, prompt[1:], prompt.new_zeros(rows, prompt.shape[1]), stop))[None]
 
-    def hidden(self, embeddings: Tensor) -> Tensor:
-        """[1, T, W] -> the hidden states after the final norm."""
-        positions = torch.arange(embeddings.shape[1], device=embeddings.device)[None]
-        return self.language_model.model(embeddings, positions)[0]
+    def hidden(self, embeddings: Tensor, read: slice = slice(None)) -> Tensor:
+        """[1, T, W] -> the hidden states of some rows after the final norm."""
+        return hidden_states(self.language_model.model, embeddings, read)
 
     def chunk(self, seen: Tensor, words: Tensor, state: Tensor | None) -> Tensor:
         """As `embed` -> actions [H, A], normalised."""
         config = self.config
-        hidden = self.hidden(self.embed(seen, words, state))
         rows = config.horizon * config.action_dim
-        read = hidden[:, -rows - 2 : -2]  # from the prompt's last token on; the last zero and the end are not
-        return self.action_head(read.reshape(1, config.horizon, -1))[0]
+        read = slice(-rows - 2, -2)  # from the prompt's last token on; the last zero and the end are not
+        hidden = self.hidden(self.embed(seen, words, state), read)
+        return self.action_head(hidden.reshape(1, config.horizon, -1))[0]

@@ -1,57 +1,57 @@
 """What a camera image went through in training: a JPEG, a resize by Lanczos, and a crop of nine tenths.
 
 A picture that has the network's size already skips the first two, in the authors' code as here, so give the
-network what the camera gives. Their JPEG decoder takes the fast integer DCT, Pillow's the accurate one: a
-level differs by up to 7, by 1.4 in the mean. The rest is theirs to the bit, but for the crop (a level at
-most).
+network what the camera gives. All of it is computed on the pictures' device, in float64, and theirs to the
+bit.
 """
 
 from __future__ import annotations
 
-import io
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
-QUALITY, TAPS, AREA = 95, 3.0, 0.9
+from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
 
-
-def prepare(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [size, size, 3]; the aspect is not kept."""
-    if image.shape[:2] != (size, size):
-        image = resize_lanczos(through_jpeg(image), size)
-    return crop(image)
-
-
-def through_jpeg(image: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] as it comes back from a JPEG of TensorFlow's default quality."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image)).save(file, "JPEG", quality=QUALITY, subsampling=2)
-    return np.asarray(Image.open(file))
+TAPS, AREA = 3.0, 0.9
+SCALE = 255.5 / 255.0
+"""TensorFlow makes levels of numbers from 0 to 1 by 255.5, and cuts."""
 
 
-def resize_lanczos(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [H, W, 3] -> uint8 [size, size, 3], as TensorFlow's lanczos3 with antialiasing."""
-    rows, columns = _lanczos(image.shape[0], size), _lanczos(image.shape[1], size)
-    return _rounded(rows, columns, image, np.rint)
+def prepared(images: Sequence[Tensor], size: int) -> Tensor:
+    """uint8 [H, W, 3] of any sizes -> levels float64 [V, 3, size, size]; the aspect is not kept. Images of
+    equal size are computed together."""
+    done: dict[int, Tensor] = {}
+    for shape in dict.fromkeys(image.shape for image in images):
+        alike = [index for index, image in enumerate(images) if image.shape == shape]
+        planes = torch.stack([images[index] for index in alike]).permute(0, 3, 1, 2).double()
+        if shape[:2] != (size, size):
+            planes = resize_lanczos(through_jpeg(planes), size)
+        done |= zip(alike, crop(planes), strict=True)
+    return torch.stack([done[index] for index in range(len(images))])
 
 
-def crop(image: np.ndarray) -> np.ndarray:
-    """uint8 [S, S, 3]: the middle AREA of it, enlarged to its size again; bilinear, corners aligned."""
-    weights = _crop(len(image))
-    return _rounded(weights, weights, image, lambda x: np.floor(x + 0.5))
+def resize_lanczos(planes: Tensor, size: int) -> Tensor:
+    """Levels float64 [V, 3, H, W] -> [V, 3, size, size], as TensorFlow's lanczos3 with antialiasing."""
+    rows, columns = (_on(planes.device, _lanczos, side, size) for side in planes.shape[2:])
+    return (rows @ planes @ columns.T).round().clamp(0.0, 255.0)
 
 
-def _rounded(rows: np.ndarray, columns: np.ndarray, image: np.ndarray, rounding: object) -> np.ndarray:
-    wide = np.einsum("oh,hwc->owc", rows, image.astype(np.float64), optimize=True)
-    both = np.einsum("ow,hwc->hoc", columns, wide, optimize=True)
-    assert callable(rounding)
-    return np.clip(rounding(both), 0, 255).astype(np.uint8)
+def crop(planes: Tensor) -> Tensor:
+    """Levels float64 [V, 3, S, S]: the middle AREA of them, enlarged to their size again; bilinear, corners
+    aligned."""
+    weights = _on(planes.device, _crop, planes.shape[2])
+    return (weights @ planes @ weights.T * SCALE).floor().clamp(0.0, 255.0)
 
 
-@lru_cache(maxsize=16)
+@cache  # a graph may read them at any time
+def _on(device: torch.device, weigh: Callable[..., np.ndarray], *sizes: int) -> Tensor:
+    return torch.from_numpy(weigh(*sizes)).to(device)
+
+
 def _lanczos(before: int, after: int) -> np.ndarray:
     """Weights float64 [after, before]."""
     scale = before / after
@@ -62,7 +62,6 @@ def _lanczos(before: int, after: int) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-@lru_cache(maxsize=4)
 def _crop(size: int) -> np.ndarray:
     """Weights float64 [size, size] of points that begin at (1 - sqrt(AREA)) / 2 of the side."""
     share = np.sqrt(AREA)

@@ -1,7 +1,7 @@
 """An OpenVLA-OFT policy: the network, and the conversion between it and a robot's units.
 
 One forward gives a chunk of normalised numbers; the statistics of its training make a robot's units of them.
-Images go through what they went through in training (pictures.py), on the host.
+Images go through what they went through in training (pictures.py), on the network's device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.openvla.policy import PixelNorm, prompt_ids
 from vla_accel_ros.models.openvla_oft.config import FILM, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
-from vla_accel_ros.models.openvla_oft.pictures import prepare
+from vla_accel_ros.models.openvla_oft.pictures import prepared
 from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
 from vla_accel_ros.models.processing.checks import check_image
 from vla_accel_ros.models.processing.pixels import PixelRule
@@ -110,7 +110,7 @@ class OpenVLAOFTPolicy:
 
     @property
     def pixel_rule(self) -> PixelRule:
-        """How prepared pictures become the network's pixels."""
+        """How levels become the network's pixels; the resize is another (pictures.py)."""
         return self.pixels.rule
 
     @property
@@ -120,18 +120,19 @@ class OpenVLAOFTPolicy:
 
     def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
         """Return the network's inputs for an observation: images float32 [V, 6, S, S]; state float32 [S],
-        empty if the network takes none. Raises ValueError naming the field if a camera is unknown, absent or
-        misshapen, the state has the wrong size or is not finite, or the prompt is too long."""
-        host = self.host_inputs(observation)
+        empty if the network takes none. upload: see Policy.inputs. Raises ValueError naming the field if a
+        camera is unknown, absent or misshapen, the state has the wrong size or is not finite, or the prompt
+        is too long."""
+        host, upload = self.host_inputs(observation), upload or self._copied
         return PolicyInputs(
-            images=self.resized([torch.from_numpy(image).to(self.device) for image in host.images]),
+            images=self.resized([*map(upload, host.images)]),
             image_names=host.image_names,
             tokens=torch.tensor(host.tokens, device=self.device),
             state=self.normalized_state(observation.state).to(self.device),
         )
 
     def host_inputs(self, observation: Observation) -> HostInputs:
-        """Return an observation's checked inputs, images prepared. Raises ValueError as `inputs` does."""
+        """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
         names = self.config.image_names
         if set(observation.images) != set(names):
             raise ValueError(
@@ -140,13 +141,16 @@ class OpenVLAOFTPolicy:
             )
         for name in names:
             check_image(name, observation.images[name])
-        images = tuple(prepare(observation.images[name], self.image_size) for name in names)
+        images = tuple(observation.images[name] for name in names)
         return HostInputs(images, names, self.prompt(observation.instruction))
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the network's pixels float32 [V, 6, S, S] from prepared images on its device."""
-        levels, pictures = _levels(self.pixels, self.device), torch.stack([*images]).long()
-        return torch.stack([row[pictures[..., c % 3]] for c, row in enumerate(levels)], dim=1)
+        """Return the network's pixels float32 [V, 6, S, S] from images uint8 [H, W, 3] of any sizes on one
+        device."""
+        pictures = prepared(images, self.image_size).long()
+        levels = _levels(self.pixels, pictures.device)
+        channels = torch.arange(len(levels), device=pictures.device)[:, None, None]
+        return levels[channels, pictures.repeat(1, len(levels) // 3, 1, 1)]
 
     def prompt(self, instruction: str, state: np.ndarray | None = None) -> list[int]:
         """Return the prompt's token ids; see openvla.policy.prompt_ids."""
@@ -162,6 +166,9 @@ class OpenVLAOFTPolicy:
                 f"{self.states_of.size} finite numbers, those of its training."
             )
         return torch.from_numpy(self.states_of.normalize(np.asarray(state, np.float64)).astype(np.float32))
+
+    def _copied(self, image: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(image)).to(self.device)
 
     def text_encode(self, words: Tensor) -> dict[str, Tensor]:
         """See OpenVLAOFTConfig.chain."""

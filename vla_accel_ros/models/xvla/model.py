@@ -186,7 +186,7 @@ class Layer(nn.Module):
         """rows: how many of the first ones go on; the others are only read."""
         first, second = self.norm1, self.norm2
         attended = self.attn(stream.norm(first.weight, first.bias, first.eps), rows)
-        stream.keep(rows)
+        stream.keep(slice(rows))
         stream.add(attended, self.attn.proj)
         stream.mlp(stream.norm(second.weight, second.bias, second.eps), self.mlp.fc1, self.mlp.fc2)
 

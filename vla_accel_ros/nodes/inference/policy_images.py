@@ -2,7 +2,7 @@
 
 Swapped cameras, BGR declared as RGB, a turned wrist camera or a wrong crop are seen at one look and found by
 no check. The vision loop only copies the camera images of a frame; a thread of its own resizes the copies, by
-the rule of pixels that the engine's stages compute, and drops frames while it is busy.
+what the engine's stages compute, and drops frames while it is busy.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from queue import Full, Queue
+from typing import cast
 
 import numpy as np
 import torch
 from sensor_msgs.msg import Image
 
 from vla_accel_ros.kernels.reference.image import Views, patches
-from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.policies import AnyPolicy, CapturablePolicy
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
@@ -28,17 +29,21 @@ TOPIC = "~/policy_images"
 
 
 def pictures(policy: AnyPolicy, observation: Observation) -> tuple[tuple[str, ...], np.ndarray]:
-    """The names of the network's images in its order, and its pixels as uint8 [S, V * S, 3], side by side.
+    """The names of the network's images in its order, and its pixels as uint8 [H, V * W, 3], side by side.
 
     The stages of a GPU compute exactly these pixels; the plain network on a CPU may differ by a level. Raises
     ValueError if the policy cannot take the observation.
     """
     host, rule, size = policy.host_inputs(observation), policy.pixel_rule, policy.image_size
-    views = Views(rule, size, len(host.images), torch.device("cpu"))
-    views.point([views.view(torch.from_numpy(image.copy())) for image in host.images])
-    pixels = torch.zeros(len(host.images), 1, rule.channels * size * size)
-    patches(views, size, pixels)
-    colours = pixels.view(-1, rule.channels, size, size)[:, :3]
+    images = [torch.from_numpy(image.copy()) for image in host.images]
+    if policy.chain.capturable:
+        pixels = cast(CapturablePolicy, policy).resized(images)
+    else:
+        views = Views(rule, size, len(images), torch.device("cpu"))
+        views.point([views.view(image) for image in images])
+        pixels = torch.zeros(len(images), rule.channels, size, size)
+        patches(views, size, pixels.view(len(images), 1, -1))
+    colours = pixels[:, :3]
     black, white = (rule.levels[:3, end].view(3, 1, 1) for end in (0, 255))
     if not rule.rounds:
         black, white = 2.0 * black - 1.0, 2.0 * white - 1.0
