@@ -11,9 +11,9 @@ Full-size random weights. A camera gives 30 frames a second, another process giv
 The ways:
 `stream`: chunks are staggered, each in a seat; `fresh`: the first chunk of a frame is whole and before them
 (docs/lab/staggered.md). The interpreter is set as in a node. For each case, timed by the host after a
-warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, the
-time from an image in host memory to its first finished chunk, tokens a second, and what was given up for
-overload.
+warm-up: frames a second and those dropped, finished chunks a second and the time from one to the next, how
+evenly joints came and how old they were when a chunk began, the time from an image in host memory to its
+first finished chunk, tokens a second, and what was given up for overload.
 
 Then everything is wanted at once without a deadline. The work of a second is the sum over frames, chunks and
 forwards of text of the time that each takes alone in the first setting of the same way, which should be
@@ -156,7 +156,10 @@ def figures(streamed: Streamed, seconds: float) -> dict[str, Any]:
     chunks = done["chunks"] + done["first_chunks"]
     return {
         "vision": {"hz": round(done["frames"] / took_s, 3), "dropped": streamed.dropped},
-        "joints": {"interval": summary(1e3 * np.diff(joints_s))},
+        "joints": {
+            "interval": summary(1e3 * np.diff(joints_s)),
+            "age": summary(1e3 * np.array(streamed.ages_s)),
+        },
         "chunks": {"hz": round(chunks / took_s, 2), "interval": summary(1e3 * np.diff(arrival_s))},
         "first_chunk": summary(1e3 * np.array(streamed.first_s)),
         "tokens_hz": round(done["tokens"] / took_s, 2),

@@ -81,8 +81,9 @@ class Streamed:
     """A stream that runs during the block. rates: Hz of vision, action and language; joints_hz: of newer
     joints, from another process. deadline_s: of each; 0 = as in the node inference.
 
-    joints_s, came_s: when joints and chunks came; first_s: from an image to its first chunk. dropped: frames
-    that were never taken. All for the window from `begin` to `end`.
+    joints_s, came_s: when joints and chunks came; ages_s: of the joints with which chunks began; first_s:
+    from an image to its first chunk. dropped: frames that were never taken. All for the window from `begin`
+    to `end`.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Streamed:
         )
         self.joints_s: list[float] = []
         self.came_s: list[float] = []
+        self.ages_s: list[float] = []
         self.first_s: list[float] = []
         self._newest = -1
         self._error: Exception | None = None
@@ -144,7 +146,7 @@ class Streamed:
 
     def begin(self) -> None:
         """Begin the window."""
-        for times_s in (self.joints_s, self.came_s, self.first_s):
+        for times_s in (self.joints_s, self.came_s, self.ages_s, self.first_s):
             times_s.clear()
         with self._lock:
             self._before, self._began_s = self._done.copy(), time.monotonic()
@@ -189,6 +191,8 @@ class Streamed:
             finished = len(new)
             if kind in names:
                 self._done[names[kind]] += finished
+                sensed = [request for request in new if request.want == ACT and request.act.sensed_ns]
+                self.ages_s += [request.begun_s - request.act.sensed_ns * 1e-9 for request in sensed]
             elif token:
                 self._done["tokens"] += len(batch.requests)
                 self._done["forwards"] += 1
@@ -196,8 +200,9 @@ class Streamed:
     def _sense(self) -> None:
         assert self._driver.stdout is not None
         while self._driver.stdout.read(1):
-            self.joints_s.append(time.monotonic())
-            self._joints = self._joints[0], self._joints[1] + 1
+            now_ns = time.monotonic_ns()
+            self.joints_s.append(now_ns * 1e-9)
+            self._joints = self._joints[0], now_ns
             self.stream.joints_came()
 
     def _on_chunk(self, chunk: Chunk, took_s: float) -> None:

@@ -7,7 +7,8 @@ two), one answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from builders import JOINTS
 from scheduled import System
 
 from vla_accel_ros.engine.config import ALL_APART
+from vla_accel_ros.engine.grid import Grid
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import (
     ACT,
@@ -42,7 +44,8 @@ def profile(takes_s: Mapping[str, float]) -> Profile:
 
 class Streams(System):
     """takes_s: by kind, seconds of a micro-batch. steps: of a chunk in a seat. fresh: whole first chunks.
-    chunk_s: from one chunk that is wanted to the next; joints_s: from one joint state to the next.
+    chunk_s: from one chunk that is wanted to the next. joints_s: when joints come, with their stamps; or from
+    one joint state to the next.
 
     made, frames_seen: by robot, (end, version, request) of each chunk, (end, version) of each frame.
     tokens: when text ran. steps_run: micro-batches of actions. levels: (time, level) of what
@@ -58,7 +61,7 @@ class Streams(System):
         steps: int = 1,
         fresh: bool = False,
         chunk_s: float = CHUNK_S,
-        joints_s: float = JOINTS_S,
+        joints_s: float | Iterable[tuple[float, int]] = JOINTS_S,
         **options: Any,
     ) -> None:
         lanes = FIRST_APART if fresh and word == ALL_APART else LANES[word]
@@ -66,7 +69,11 @@ class Streams(System):
             rule, steps, profile=profile(takes_s), lanes=lanes, whole_apart=fresh, captured=True, **options
         )
         self.runner.during = self._launched
-        self.fresh, self.robots, self.chunk_s, self.joints_s = fresh, robots, chunk_s, joints_s
+        self.fresh, self.robots, self.chunk_s = fresh, robots, chunk_s
+        regular = zip(count(0.0, joints_s), count()) if isinstance(joints_s, float) else joints_s
+        self._joints, self._stamp = iter(regular), 0
+        self._coming = next(self._joints)
+        self.grids = {robot: Grid(chunk_s) for robot in robots}
         self.steps_run = 0
         self.made: dict[str, list[tuple[float, int, Request]]] = {robot: [] for robot in robots}
         self.frames_seen: dict[str, list[tuple[float, int]]] = {robot: [] for robot in robots}
@@ -83,9 +90,10 @@ class Streams(System):
         """Let time pass."""
         end_s = self.clock.now_s + seconds
         while self.clock.now_s < end_s:
+            self._feel()
             self._arrive(asking)
             due_s = [due_s for due_s in self._due_s.values() if due_s > self.clock.now_s]
-            self.advance(min([end_s, *due_s]))
+            self.advance(min([end_s, self._coming[0], *due_s]))
             self._note_level()
 
     def rate_hz(self, robot: str = "", since_s: float = 0.0) -> float:
@@ -99,6 +107,14 @@ class Streams(System):
             self.tokens.append(self.clock.now_s)
         self.steps_run += kind == ACT
 
+    def _feel(self) -> None:
+        """Take the joints that came."""
+        while self._coming[0] <= self.clock.now_s:
+            self._stamp = self._coming[1]
+            self._coming = next(self._joints, (math.inf, 0))
+            for grid in self.grids.values():
+                grid.arrived(self.clock.now_s)
+
     def _arrive(self, asking: bool) -> None:
         now_s = self.clock.now_s
         for robot in self.robots:
@@ -111,11 +127,11 @@ class Streams(System):
         if asking and not any(request.want == ASK for request in self.scheduler.requests):
             self.submit(ASK, robot=self.robots[0], waits=Waits.NEWS)
 
-    def _want(self, robot: str, first: bool | None, not_before_s: float = -math.inf) -> None:
+    def _want(self, robot: str, first: bool | None) -> None:
         self._next[robot, first] = self.acting(
             robot,
             first=first,
-            not_before_s=not_before_s,
+            grid=self.grids[robot],
             sense=self._sense,
             on_begin=self._begins,
             pace=Pace(1 / self.chunk_s, FRAME_S),
@@ -123,16 +139,16 @@ class Streams(System):
         )
 
     def _sense(self) -> tuple[np.ndarray, int]:
-        return np.zeros(JOINTS, np.float32), int(self.clock.now_s / self.joints_s)
+        return np.zeros(JOINTS, np.float32), self._stamp
 
     def _begins(self, request: Request) -> None:
         """A chunk does."""
 
     def _acted(self, request: Request) -> None:
         if self._next[request.robot, request.act.first] is request:
-            due_s, begun_s = min(request.act.not_before_s, request.begun_s), request.begun_s
-            late = begun_s - due_s >= self.chunk_s
-            self._want(request.robot, request.act.first, self.chunk_s + (begun_s if late else due_s))
+            if request.act.first is not True:
+                self.grids[request.robot].began(request.begun_s)
+            self._want(request.robot, request.act.first)
         if request.result is not None:
             self.made[request.robot].append((self.clock.now_s, request.prefix.version, request))
 

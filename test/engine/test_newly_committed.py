@@ -10,6 +10,7 @@ import pytest
 from builders import JOINTS, make_observation, make_policy
 from frame_stream import FrameStream
 from scheduled import System
+from wishes import due
 
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking
 from vla_accel_ros.engine.engine import Engine
@@ -67,7 +68,7 @@ def test_a_lane_looks_again_whether_more_is_committed_and_not_before_its_time() 
     system.seen()
     system.acting(commits=lambda stamp_ns: 2, on_begin=agreeing(2))
     system.run()
-    waits = system.acting(commits=lambda stamp_ns: 2, not_before_s=1.0)
+    waits = system.acting(commits=lambda stamp_ns: 2, grid=due(1.0))
     assert system.run() == []
     assert system.scheduler.lanes[0].again_s == 1.0
     system.clock.now_s = 1.0

@@ -23,6 +23,7 @@ from overlapping import Hurrying, Overlapping
 
 from vla_accel_ros.engine.config import ALL_APART, LANES
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.grid import Grid
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Pace, Request, Waits
 from vla_accel_ros.engine.rules.chunks import LATE, StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.overload import LADDER, LEVELS
@@ -67,6 +68,7 @@ class Random(Overlapping):
         self.draw = random.Random(seed)
         self.names, self.kinds = list(self.lanes), kinds
         self.felt, self.rungs = 0, [0]
+        self.grids = {robot: Grid(0.01) for robot in "ab"}
         self.told: list[Request] = []
         self.waits: dict[tuple[str, bool | None], Request] = {}
         # Of each robot a frame, a text and what waits; chunks in seats, those that left them and whose
@@ -104,11 +106,15 @@ class Random(Overlapping):
         """A frame, newer joints, or a question; an action request waits for either, as a stream's does."""
         robot, what = draw.choice("ab"), draw.random()
         self.felt += 1
+        self.grids[robot].arrived(self.clock.now_s)
         for first in (True, False) if self.fresh else (None,):
             before = self.waits.get((robot, first))
             if before is None or before.begun or before.finished:
+                if before is not None and before.begun and not first:
+                    self.grids[robot].began(before.begun_s)
                 self.waits[robot, first] = made = self.acting(
-                    robot, first=first, sense=self.sense, pace=Pace(100.0, WITHIN_S), on_progress=self.acted,
+                    robot, first=first, sense=self.sense, grid=self.grids[robot], pace=Pace(100.0, WITHIN_S),
+                    on_progress=self.acted,
                 )  # fmt: skip
                 self.submitted.append(made)
         want = OBSERVE if what < 0.6 else ASK
@@ -183,9 +189,9 @@ class Random(Overlapping):
         self.counts[kind] += 1
         seated = [r for r in self.runner.open if r.kind == ACT and not r.launched]
         if self.runner.groups > 1 and kind == self.before.get(lane) == OBSERVE:
-            paced = any(now_s < r.begun_s + (1 + LATE) * r.pace.period_s for r in seated)
+            paced = any(now_s < r.act.grid.due_s + LATE * r.pace.period_s for r in seated)
             assert ACT not in self.kinds[lane] or not seated or paced, (
-                "a step waits for one group, or for joints"
+                "a step waits for one group, or for a chunk"
             )
         self.before[lane] = kind
         rung = self.rules.overload.rung

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from vla_accel_ros.engine.grid import Grid
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import (
     UNPACED,
@@ -35,6 +36,13 @@ def make_request(
     **wish: Any,
 ) -> Request:
     return Request(WISHES[want](**wish), robot, prefix, priority, waits, pace, on_progress)
+
+
+def due(due_s: float) -> Grid:
+    """A grid whose next chunk is due then."""
+    grid = Grid(1.0)
+    grid.due_s = due_s
+    return grid
 
 
 def counted(scheduler: Scheduler) -> Counter[Request]:

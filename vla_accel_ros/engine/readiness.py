@@ -4,6 +4,9 @@ New is: a frame that was not acted on; for a policy that takes the joints with e
 pi0 has), joints with another stamp; and for guided chunks newly committed points: at least one whole action
 more than the last chunk of that frame agrees with. Without guidance a policy with the joints in its prompt
 (pi0.5) acts once on each frame: a second chunk would differ by its noise alone.
+
+If joints come regularly but late (engine.grid), a chunk that is due begins with those of the one before, but
+at most MOST_AGAIN in a row do: joints that no longer come bring no chunks.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from vla_accel_ros.engine.request import ACT, OBSERVE, WAITING, Request, Waits
 SENSE_AGAIN_S = 0.005
 """Longest time until the next check for more committed points, and for newer joints of somebody who does not
 wake the scheduler for them."""
+MOST_AGAIN = 2
+"""Most chunks in a row that begin with the joints of the one before."""
 LEAST_AGAIN_S = 0.0005
 """Shortest time until the next check for committed points."""
 
@@ -26,13 +31,14 @@ LEAST_AGAIN_S = 0.0005
 class _Robot:
     """State of a robot's stream. acted, stamp_ns: version and capture time of the frame that was acted on
     last; skipped: newest version that is never acted on; sensed_ns: stamp of the joints that were used last;
-    committed: number of leading actions that the last chunk agrees with; guided: whether chunks are guided
-    now."""
+    repeats: chunks in a row that had them, but the first; committed: number of leading actions that the last
+    chunk agrees with; guided: whether chunks are guided now."""
 
     acted: int = -1
     skipped: int = -1
     stamp_ns: int = 0
     sensed_ns: int = 0
+    repeats: int = 0
     committed: int = 0
     guided: bool = False
 
@@ -63,6 +69,7 @@ class Readiness:
         """Note that a stream acts on a frame now, with the request's joints and agreement."""
         robot, agreement = self._robots.setdefault(request.robot, _Robot()), request.act.agreement
         robot.acted, robot.stamp_ns = prefix.version, prefix.stamp_ns
+        robot.repeats = robot.repeats + 1 if request.act.sensed_ns == robot.sensed_ns else 0
         robot.sensed_ns = request.act.sensed_ns
         robot.committed = 0 if agreement is None else agreement.delay
 
@@ -72,14 +79,13 @@ class Readiness:
         self._robots[robot] = _Robot(newest, newest)
 
     def due_again_s(self, requests: Sequence[Request], now_s: float) -> float:
-        """When to check these requests again without another event: when not_before_s comes, or soon if one
-        waits for newer joints or committed points; inf if never."""
+        """When to check these requests again without another event: when a chunk is due, or soon if one waits
+        for newer joints or committed points; inf if never."""
         due_s = math.inf
         for request in requests:
             if request.want == ACT and request.status is WAITING:
-                not_before_s = request.act.not_before_s
-                later = not_before_s > now_s
-                due_s = min(due_s, not_before_s if later else now_s + self._again_s(request))
+                grid, again_s = request.act.grid, now_s + self._again_s(request)
+                due_s = min(due_s, again_s if grid is None or grid.due_s <= now_s else grid.due_s)
         return due_s
 
     def _is_new(self, request: Request, now_s: float) -> bool:
@@ -92,10 +98,11 @@ class Readiness:
         request.fresh = newest != robot.acted
         if request.act.first not in (None, request.fresh):
             return False
-        if request.fresh or now_s < request.act.not_before_s:
+        grid = request.act.grid
+        if request.fresh or (grid is not None and now_s < grid.due_s):
             return request.fresh
         try:
-            return _has_newer_joints(request, robot) or _has_more_committed(request, robot)
+            return _has_joints(request, robot) or _has_more_committed(request, robot)
         except Exception:  # let it begin, and fail with this error
             return True
 
@@ -108,9 +115,10 @@ class Readiness:
         return math.inf if request.act.sense is None else SENSE_AGAIN_S
 
 
-def _has_newer_joints(request: Request, robot: _Robot) -> bool:
-    sensed = None if request.act.sense is None else request.act.sense()
-    return sensed is not None and sensed[1] != robot.sensed_ns
+def _has_joints(request: Request, robot: _Robot) -> bool:
+    sensed, grid = None if request.act.sense is None else request.act.sense(), request.act.grid
+    repeated = grid is not None and grid.is_regular and robot.repeats < MOST_AGAIN
+    return sensed is not None and (repeated or sensed[1] != robot.sensed_ns)
 
 
 def _has_more_committed(request: Request, robot: _Robot) -> bool:

@@ -27,6 +27,7 @@ from vla_accel_ros.types import Agreement, Chunk, Observation
 
 if TYPE_CHECKING:  # rules plan with requests where there is no torch
     from vla_accel_ros.engine.config import Split
+    from vla_accel_ros.engine.grid import Grid
     from vla_accel_ros.engine.kv.prefixes import Prefix
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
@@ -115,7 +116,7 @@ class Act:
     on_begin: called with the request before its first micro-batch, when its prefix and state are known.
 
     Of a stream: first: True: only the first chunk of a frame, denoised whole; False: only further chunks;
-    None: either. not_before_s: do not act on the same frame again before this time. commits: for a frame's
+    None: either. grid: when to act on the same frame again; None: at any time. commits: for a frame's
     stamp_ns, the number of leading actions of its chunk that are committed by now, None while chunks are not
     guided; more committed actions are something new to act on.
     """
@@ -133,7 +134,7 @@ class Act:
     step_states: np.ndarray | None = None
     on_begin: Callable[[Request], None] | None = None
     first: bool | None = None
-    not_before_s: float = -math.inf
+    grid: Grid | None = None
     commits: Callable[[int], int | None] | None = None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Steps of staggered chunks wait for the joints that the next chunk begins with, if these are about to come.
+"""Steps of staggered chunks wait for the next chunk if it is due soon, and not for late joints.
 
 On simulated lanes with an injected clock, as in simulated_lanes; joints are new each JOINTS_S.
 """
@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from planned import make_act, make_again, make_observe
 from simulated_lanes import JOINTS_S, Streams, profile
+from wishes import due
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, EngineConfig
+from vla_accel_ros.engine.grid import AHEAD
 from vla_accel_ros.engine.lanes.lane import Lane
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, Act, MicroBatch, Pace, Request, Status
-from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, PATIENCE, StaggeredChunks, staggered
+from vla_accel_ros.engine.rules.chunks import LATE, NO_WAIT, StaggeredChunks, staggered
 from vla_accel_ros.engine.rules.rule import Setup
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.text import PATIENCE_S
@@ -32,7 +34,7 @@ TAKES_S = {OBSERVE: 1e-4, ACT: STEP_S, WHOLE: STEP_S * STEPS, ASK: 0.0008}
 class Hurrying(StaggeredChunks):
     """Steps one after another, whatever is about to come."""
 
-    def _waits_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float, float]:
+    def _wait_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float]:
         return NO_WAIT
 
 
@@ -72,11 +74,11 @@ def took_s(made: Streams) -> np.ndarray:
     return np.array([end_s - request.begun_s for end_s, _, request in made.made[""]])
 
 
-def test_a_chunk_leaves_each_time_that_joints_come_and_no_step_is_for_nothing() -> None:
+def test_a_chunk_leaves_each_time_that_one_is_due_and_no_step_is_for_nothing() -> None:
     made, hurrying = streams(StaggeredChunks(STEPS)), streams(Hurrying(STEPS))
     assert len(intervals_s(made)) > 50 and made.steps_run <= 1.05 * len(made.made[""])
     assert hurrying.steps_run >= 1.4 * len(hurrying.made[""])
-    assert intervals_s(made).max() <= JOINTS_S * (1 + PATIENCE) < intervals_s(hurrying).max()
+    assert intervals_s(made).max() <= JOINTS_S * (1 + AHEAD) < intervals_s(hurrying).max()
 
 
 def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps() -> None:
@@ -87,9 +89,7 @@ def test_a_chunk_takes_little_longer_for_it_where_joints_are_slower_than_steps()
             streams(Hurrying(STEPS), chunk_s=chunk_s),
         )
         begins = STEPS * STEP_S / chunk_s + 1
-        assert took_s(made).max() <= took_s(hurrying).max() + begins * (
-            STEP_S + max(LATE * chunk_s, min(PATIENCE * chunk_s, STEP_S))
-        )
+        assert took_s(made).max() <= took_s(hurrying).max() + begins * (STEP_S + LATE * chunk_s)
         assert len(made.made[""]) >= len(hurrying.made[""]) - 2
 
 
@@ -172,10 +172,11 @@ def test_a_host_that_takes_longer_than_a_group_keeps_the_gpu_busy() -> None:
 
 
 class TestWaiting:
-    def begun(self, begun_s: float, robot: str = "", period_s: float = 0.002) -> Request:
+    def begun(self, due_s: float, robot: str = "", period_s: float = 0.002) -> Request:
+        """A chunk in progress, whose stream's next is due then."""
         request = make_act(robot, begun=True)
-        request.begun_s, request.pace = begun_s, Pace(1 / period_s, math.inf)
-        request.wish = Act(sense=lambda: (np.zeros(3, np.float32), 1))
+        request.pace = Pace(1 / period_s, math.inf)
+        request.wish = Act(sense=lambda: (np.zeros(3, np.float32), 1), grid=due(due_s))
         return request
 
     @pytest.fixture
@@ -184,44 +185,36 @@ class TestWaiting:
         policy.plan.profile.note("act.denoise", 1, 0.0015)
         return policy
 
-    def test_it_waits_a_little_longer_than_until_the_next_is_expected(self, policy: StaggeredChunks) -> None:
-        old, late_s = self.begun(1.0), 1.0 + (1 + PATIENCE) * 0.002
+    def test_it_waits_until_the_next_is_due_and_not_for_late_joints(self, policy: StaggeredChunks) -> None:
+        old = self.begun(1.002)
         assert policy.next("main", (old,), 1.001) is None
-        assert policy.wake_s((old,), 1.001) == pytest.approx(1.002), "then it is looked for"
-        assert policy.next("main", (old,), 1.002) is None
-        assert policy.wake_s((old,), 1.002) == pytest.approx(late_s)
-        step = policy.next("main", (old,), late_s)
+        assert policy.wake_s((old,), 1.001) == pytest.approx(1.002)
+        step = policy.next("main", (old,), 1.002)
         assert step is not None and step.requests == (old,)
-        assert policy.wake_s((old,), late_s) == float("inf")
+        assert policy.wake_s((old,), 1.002) == float("inf")
 
-    def test_other_work_may_hold_it_up_for_less_time_than_it_waits(self, policy: StaggeredChunks) -> None:
-        old = self.begun(1.0)
+    def test_other_work_may_hold_it_up_a_little(self, policy: StaggeredChunks) -> None:
+        old = self.begun(1.002)
         assert policy.next("main", (old,), 1.001) is None
-        assert policy.busy_until_s((old,), 1.001, 1.0) == pytest.approx(1.0 + (1 + LATE) * 0.002)
-
-    def test_it_waits_no_longer_than_a_short_step_takes(self) -> None:
-        policy, old = StaggeredChunks(STEPS), self.begun(1.0)
-        policy.plan.profile.note("act.denoise", 1, 0.0004)
-        assert policy.next("main", (old,), 1.0019) is None
-        assert policy.wake_s((old,), 1.0021) == pytest.approx(1.0024)
+        assert policy.busy_until_s((old,), 1.001, 1.0) == pytest.approx(1.002 + LATE * 0.002)
 
     def test_it_does_not_wait_for_what_comes_after_the_step(self, policy: StaggeredChunks) -> None:
-        old = self.begun(1.0)
+        old = self.begun(1.002)
         rules = Rules(policy, policy.plan)
         step = rules.next("main", (old,), 1.0004)
         assert step is not None and step.requests == (old,)
-        assert rules.next("main", (old,), 1.0004) is None, "it is over when the next is expected"
+        assert rules.next("main", (old,), 1.0004) is None, "it is over when the next is due"
 
     def test_a_step_behind_text_is_over_later_and_waits_for_what_comes_until_then(
         self, policy: StaggeredChunks
     ) -> None:
-        old = self.begun(1.0)
+        old = self.begun(1.002)
         policy.plan._over_s["main"] = 1.0006
-        assert policy.next("main", (old,), 1.0004) is None, "it would be over after the next is expected"
+        assert policy.next("main", (old,), 1.0004) is None, "it would be over after the next is due"
         assert policy.wake_s((old,), 1.0004) == pytest.approx(1.002)
 
     def test_what_comes_begins_at_once_and_frames_do_not_wait(self, policy: StaggeredChunks) -> None:
-        old, again, see = self.begun(1.0), make_again(), make_observe()
+        old, again, see = self.begun(1.002), make_again(), make_observe()
         assert policy.next("main", (old,), 1.001) is None
         seen = policy.next("main", (old, see), 1.001)
         assert seen is not None and seen.requests == (see,)
@@ -231,27 +224,28 @@ class TestWaiting:
     def test_nothing_waits_for_whom_there_is_no_seat_or_who_brings_no_joints(
         self, policy: StaggeredChunks
     ) -> None:
-        full = [self.begun(1.0, robot) for robot in "abc"]
+        full = [self.begun(1.002, robot) for robot in "abc"]
         assert policy.next("main", full, 1.001) is not None
-        blind = self.begun(1.0)
-        blind.wish = Act()
-        assert policy.next("main", (blind,), 1.01) is not None
+        blind = self.begun(1.002)
+        blind.wish = Act(grid=due(1.002))
+        assert policy.next("main", (blind,), 1.001) is not None
 
     def test_of_several_robots_the_next_is_waited_for(self, policy: StaggeredChunks) -> None:
-        soon, later = self.begun(1.0, "a"), self.begun(1.0004, "b")
+        soon, later = self.begun(1.002, "a"), self.begun(1.0024, "b")
         assert policy.next("main", (soon, later), 1.0015) is None
         assert policy.wake_s((soon, later), 1.0015) == pytest.approx(1.002)
 
     def test_a_group_that_does_not_fit_waits_for_one_step_and_follows_it(self) -> None:
-        policy, old, see = StaggeredChunks(3, groups=4), self.begun(1.0), make_observe()
+        policy, old, see = StaggeredChunks(3, groups=4), self.begun(1.002), make_observe()
         rules = Rules(policy, policy.plan)
         for stage in ("act.denoise", "observe.encode"):
             policy.plan.profile.note(stage, 1, 0.0015)
-        assert rules.next("main", (old, see), 1.001) is None, "it would be over long after the joints came"
+        assert rules.next("main", (old, see), 1.001) is None, "it would be over long after a chunk was due"
         again = make_again()
         step = rules.next("main", (old, again, see), 1.002)
         assert step is not None and step.requests == (old, again)
-        again.status, again.begun_s, again.pace, again.wish = Status.RUNNING, 1.002, old.pace, old.wish
+        again.status, again.pace, again.wish = Status.RUNNING, old.pace, old.wish
+        old.act.grid.due_s = 1.004
         group = rules.next("main", (old, again, see), 1.0021)
         assert group is not None and group.requests == (see,), "behind the step, though it does not fit"
         assert rules.next("main", (old, again, see), 1.0022) is None, "the second is the next step's"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from builders import JOINTS
 from scheduled import System
+from wishes import due
 
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.readiness import SENSE_AGAIN_S
@@ -53,11 +54,11 @@ def test_the_same_frame_is_not_acted_on_before_its_time_and_another_is_at_once(s
     system.seen()
     system.acting(sense=lambda: (np.zeros(JOINTS), next(stamps)))
     assert system.run() == [ACT]
-    waiting = system.acting(sense=lambda: (np.zeros(JOINTS), next(stamps)), not_before_s=1.0)
+    waiting = system.acting(sense=lambda: (np.zeros(JOINTS), next(stamps)), grid=due(1.0))
     assert system.run() == []
     system.clock.now_s = 1.0
     assert system.run() == [ACT] and waiting.finished
-    system.acting(not_before_s=9.0)
+    system.acting(grid=due(9.0))
     system.frame()
     assert system.run() == [OBSERVE, ACT]
 
@@ -67,7 +68,7 @@ def test_a_lane_looks_again_when_it_is_time_or_joints_may_have_come(system: Syst
     system.seen()
     system.acting(sense=lambda: (np.zeros(JOINTS), 1))
     system.run()
-    system.acting(sense=lambda: (np.zeros(JOINTS), 1), not_before_s=0.004)
+    system.acting(sense=lambda: (np.zeros(JOINTS), 1), grid=due(0.004))
     system.run()
     assert system.scheduler.lanes[0].again_s == 0.004
     system.clock.now_s = 0.004

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from builders import make_observation
 from stepped_streams import Stepped, World, make_stream
 
+from vla_accel_ros.engine.readiness import MOST_AGAIN
 from vla_accel_ros.engine.request import ACT, OBSERVE, MicroBatch, Request
 from vla_accel_ros.engine.rules.overload import Degradation
 from vla_accel_ros.engine.scheduler import Stream
@@ -98,6 +100,45 @@ def test_a_model_with_a_state_token_acts_again_on_a_new_joint_state_after_a_peri
     first, second = world.chunks
     assert first.kv_version == second.kv_version and first.request_id < second.request_id
     np.testing.assert_array_equal(second.state, np.full(6, 0.2, np.float32))
+
+
+def test_chunks_keep_their_time_though_joints_are_late_and_are_made_again_to_the_bit():
+    """Joints come every 4 ms, stop, and come again. At most so many chunks have those of the one before."""
+    world = World()
+    stepped = Stepped(world, "pi0", answers=False, action_hz=250.0)
+    world.observations.append(observation := make_observation())
+    world.felt = (np.zeros(6), 0)
+    assert stepped.see() and ACT in stepped.step()
+    begun_s = list[float]()
+    for tick in range(1, 4000):
+        stepped.now_s = tick / 10_000
+        if tick % 40 == 0 and not 2000 <= tick < 3000:
+            world.felt = (np.full(6, 0.0001 * tick), tick)
+            stepped.stream.joints_came()
+        begun_s += [stepped.now_s] * stepped.step().count(ACT)
+    intervals_s = np.diff([time_s for time_s in begun_s if time_s > 0.1])
+    np.testing.assert_allclose(np.sort(intervals_s)[:-1], 0.004, atol=2e-4)
+    used = Counter(tuple(chunk.state) for chunk in world.chunks if chunk.state is not None)
+    assert sorted(used.values())[-2:] == [1, 1 + MOST_AGAIN]
+    with stepped.stream._engine.observe(observation) as prefix:
+        for chunk in world.chunks[-60::5]:
+            again = stepped.stream._engine.act(prefix, chunk.state, chunk.request_id)
+            np.testing.assert_array_equal(again.actions, chunk.actions)
+
+
+def test_joints_wake_the_loop_only_where_a_chunk_waits_for_them():
+    stepped = Stepped(World(), "pi0", action_hz=10.0)
+    inbox = stepped.scheduler._inbox
+    stepped.step()
+    stepped.stream.joints_came()
+    assert not inbox.empty(), "none was made yet"
+    stepped.step()
+    stepped.stream._grid.began(0.0)
+    stepped.stream.joints_came()
+    assert inbox.empty()
+    stepped.now_s = 0.1
+    stepped.stream.joints_came()
+    assert not inbox.empty()
 
 
 def test_joints_that_nobody_tells_of_are_acted_on_without_another_frame():

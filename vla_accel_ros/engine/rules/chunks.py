@@ -7,12 +7,11 @@ seats than steps, as many as keep the seats full. Whole chunks (`Request.whole`,
 frame with staggering "fresh") go before all steps.
 
 Steps keep time with the joints. A step in which no chunk begins costs as much as any other and lowers the
-later rate of chunks, so a step waits for newer joints of a stream if they are expected before it would be
-over. Chunks then finish as evenly as joints arrive, and the processor is free in between. This does not apply
-if the first chunk of each frame is whole and frames are computed in the same lane, because the next frame's
-first chunk drops unfinished chunks. Then chunks in progress are finished soon, and none begins that would not
-be finished before the next frame at the present frame rate; steps compute fewer chunks, and text gets the
-rest of the time.
+later rate of chunks, so a step waits for a chunk that is due before it would be over (engine.grid), and no
+longer. Chunks then finish evenly, and the processor is free in between. This does not apply if the first
+chunk of each frame is whole and frames are computed in the same lane, because the next frame's first chunk
+drops unfinished chunks. Then chunks in progress are finished soon, and none begins that would not be finished
+before the next frame at the present frame rate; steps compute fewer chunks, and text gets the rest.
 
 A frame goes before steps, but for one step after MOST_PASSED frames. But if it is computed in groups of
 layers, as many groups as fit run while a step waits. If none fits, the two alternate: a group follows a step
@@ -42,19 +41,15 @@ from vla_accel_ros.engine.request import (
 from vla_accel_ros.engine.rules.rule import Plan, Rule, Setup
 
 LATE = 0.15
-"""How much later than a chunk is expected a step may begin because of a group of a frame, as a share of the
-period of the stream's chunks."""
-PATIENCE = 0.25
-"""How long a step waits for a chunk after it is expected, in that period: at most as long as a step takes,
-which would hold the chunk up as much, and at least LATE."""
+"""How much later than a chunk is due a step may begin because of a group of a frame, as a share of the period
+of the stream's chunks."""
 
 MOST_PASSED = 16
 """Frames in a row that go before a step: nobody acts on them."""
 AT_ONCE_S = 1e-4
 """Longest gap between two micro-batches that follow each other at once."""
-NO_WAIT = (-math.inf, -math.inf, -math.inf)
-"""When joints are expected, until when other work may hold a step up, and until when it waits, if it waits
-for none."""
+NO_WAIT = (-math.inf, -math.inf)
+"""When a chunk is due, and until when other work may hold its step up, if a step waits for none."""
 
 
 class Turns:
@@ -142,7 +137,7 @@ class WholeChunks(Chunks):
 class StaggeredChunks(Chunks):
     """Up to `seats` chunks at once. groups: number of groups of a frame. joins: chunks that begin in a step.
     dropped_after: duration of a chunk in steps, if a new frame drops unfinished chunks; None: they are
-    finished, and steps wait for joints."""
+    finished, and steps wait for chunks that are due."""
 
     def __init__(
         self,
@@ -156,9 +151,8 @@ class StaggeredChunks(Chunks):
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group: dict[str, bool] = {}  # whether a lane's last work but text was one
         self._after_step: dict[str, bool] = {}  # whether a lane's last work was one
-        # When joints are expected that the next step waits for, until when other work may hold it up, and
-        # until when it waits.
-        self._expected_s, self._late_s, self._wait_s = NO_WAIT
+        # When a chunk is due that the next step waits for, and until when other work may hold it up.
+        self._due_s, self._late_s = NO_WAIT
         self._deferred: int | None = None  # steps that a group has waited for that did not fit before them
 
     def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
@@ -175,20 +169,17 @@ class StaggeredChunks(Chunks):
             self._deferred += 1
 
     def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
-        """When the joints are expected for which a step waits; after that, when the step runs without
-        them."""
-        if not self._waits(ready, now_s):
-            return math.inf
-        return self._expected_s if now_s < self._expected_s else self._wait_s
+        """When the chunk is due for which a step waits."""
+        return self._due_s if self._waits(ready, now_s) else math.inf
 
     def busy_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
-        """Until when other work may run while a step waits for newer joints; inf if none does."""
+        """Until when other work may run while a step waits for a chunk; inf if none does."""
         if not self._waits(ready, now_s):
             return math.inf
-        return self._expected_s + part * (self._late_s - self._expected_s)
+        return self._due_s + part * (self._late_s - self._due_s)
 
     def _waits(self, ready: Sequence[Request], now_s: float) -> bool:
-        return now_s < self._wait_s and any(request.want == ACT for request in ready)
+        return now_s < self._due_s and any(request.want == ACT for request in ready)
 
     def next(
         self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
@@ -209,10 +200,10 @@ class StaggeredChunks(Chunks):
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
             paced = self._steps is None and joining and not joins and step is not None
-            waits_s = self._waits_s(lane, step, now_s) if paced and step is not None else NO_WAIT
-            self._expected_s, self._late_s, self._wait_s = waits_s
+            wait_s = self._wait_s(lane, step, now_s) if paced and step is not None else NO_WAIT
+            self._due_s, self._late_s = wait_s
         group = next_frame(ready)
-        if now_s < self._wait_s:
+        if now_s < self._due_s:
             return group if group is not None and self._fits(lane, group, now_s) else None
         if step is None or group is None:
             return step or group
@@ -256,24 +247,18 @@ class StaggeredChunks(Chunks):
         """Whether what is chosen now begins as a step ends."""
         return self._after_step.get(lane, False) and self.plan.idle_s(lane, now_s) <= AT_ONCE_S
 
-    def _waits_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float, float]:
-        """When the next chunk of a stream is expected for which a step waits, until when other work may hold
-        the step up, and until when it waits; -inf if none is expected soon enough."""
-        newest: dict[str, Request] = {}
-        for request in step.requests:
-            if request.stream and request.act.sense is not None:
-                other = newest.get(request.robot)
-                if other is None or request.begun_s > other.begun_s:
-                    newest[request.robot] = request
-        would_end_s, takes_s = self.plan.ends_s(lane, step, now_s), self.plan.takes_s(step)
-        waits_s = list[tuple[float, float, float]]()
-        for request in newest.values():
-            period_s = request.pace.period_s
-            due_s, late_s = request.begun_s + period_s, LATE * period_s
-            until_s = due_s + max(late_s, min(PATIENCE * period_s, takes_s))
-            if due_s <= would_end_s and now_s < until_s:
-                waits_s.append((due_s, due_s + late_s, until_s))
-        return min(waits_s, default=NO_WAIT, key=lambda wait: wait[2])
+    def _wait_s(self, lane: str, step: MicroBatch, now_s: float) -> tuple[float, float]:
+        """When the next chunk is due for which a step waits, and until when other work may hold the step up;
+        -inf if none is due soon enough."""
+        would_end_s = self.plan.ends_s(lane, step, now_s)
+        waits_s = [
+            (grid.due_s, grid.due_s + LATE * request.pace.period_s)
+            for request in step.requests
+            if request.act.sense is not None
+            and (grid := request.act.grid) is not None
+            and now_s < grid.due_s <= would_end_s
+        ]
+        return min(waits_s, default=NO_WAIT)
 
 
 def next_frame(ready: Sequence[Request]) -> MicroBatch | None:

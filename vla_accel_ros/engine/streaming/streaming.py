@@ -16,6 +16,7 @@ from typing import cast
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
 from vla_accel_ros.engine.config import FRESH_FIRST
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.grid import Grid
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import ASK, Act, Ask, MicroBatch, Observe, Pace, Request, Waits
 from vla_accel_ros.engine.rules.overload import Degradation
@@ -53,6 +54,7 @@ class Streaming:
     ) -> None:
         self._engine, self._scheduler, self._ports, self._robot = engine, engine.scheduler, ports, robot
         self._pace, self._action, self._max_tokens = vision, action, max_tokens
+        self._grid = Grid(action.period_s)
         self._language = language if engine.policy.chain.answers else None
         self._chunking = chunking
         self._vision = Loop(
@@ -103,7 +105,9 @@ class Streaming:
     def joints_came(self) -> None:
         """Newer joints arrived: a request that waits for them begins now instead of at the next poll."""
         if self._running and self._engine.policy.chain.takes_state:
-            self._scheduler.wake()
+            self._grid.arrived(now_s := self._scheduler.now_s())
+            if now_s >= self._grid.due_s:
+                self._scheduler.wake()
 
     def stats(self) -> list[LoopStats]:
         """Rate and duration of vision, actions and language (of language: of its forwards). Counts of runs
@@ -169,13 +173,13 @@ class Streaming:
         for first in self._firsts:
             self._want_chunk(first)
 
-    def _want_chunk(self, first: bool | None = None, not_before_s: float = -math.inf) -> None:
+    def _want_chunk(self, first: bool | None = None) -> None:
         """Submit the request for the next chunk, which waits for something new to act on; see
         Request.first."""
         chunking = self._chunking
         wish = Act(
             first=first,
-            not_before_s=not_before_s,
+            grid=self._grid,
             sense=self._ports.newest_state if self._engine.policy.chain.takes_state else None,
             commits=None if chunking is None else chunking.committed,
             on_begin=None if chunking is None else chunking.begin,
@@ -193,7 +197,9 @@ class Streaming:
     def _acted(self, request: Request) -> None:
         first = request.act.first
         if request is self._next.get(first) and self._running:
-            self._want_chunk(first, self._due_after_s(request))
+            if first is not True:
+                self._grid.began(request.begun_s)
+            self._want_chunk(first)
         if not request.finished or request.cancelled:
             return
         if request.error is not None:
@@ -208,13 +214,6 @@ class Streaming:
             self._chunking.made(request)
         took_s = self._records["action"].note(request.begun_s, self._action.most_s)
         self._results.give(self._ports.on_chunk, request.result, took_s)
-
-    def _due_after_s(self, request: Request) -> float:
-        """When a further chunk is due [s]: one period after this one was due, so that small delays of the
-        lane do not lower the rate. One period after it began, if it began more than a period late, or early,
-        as the first chunk of a frame does."""
-        due_s, period_s = min(request.act.not_before_s, request.begun_s), self._action.period_s
-        return period_s + (due_s if request.begun_s - due_s < period_s else request.begun_s)
 
     def _narrate(self, prefix: Prefix) -> None:
         """Submit a text in which the model continues its own prompt, if it is due and there is room."""
