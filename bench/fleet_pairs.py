@@ -70,11 +70,12 @@ SOURCES: dict[str, tuple[str, str, Row, str]] = {
     "pi05": ("fleet_admission_batches", "admission", {}, "curve_ms"),
     "smolvla": ("engine_path", "cases", {"kind": "smolvla", "views": 2}, "engine.p50_ms"),
     **{
-        kind: ("families", "cases", {"kind": kind, "views": 2}, "frame.p50_ms")
-        for kind in ("xvla", "groot_n1_5", "fastwam", "mimic_video")
+        kind: ("families", "cases", {"kind": kind, "views": views}, "frame.p50_ms")
+        for kind, views in (("xvla", 2), ("groot_n1_5", 2), ("fastwam", 2), ("mimic_video", 5))
     },
 }
-"""By family: file of bench/results, its list, the row, and where it has milliseconds; two cameras each."""
+"""By family: file of bench/results, its list, the row, and where it has milliseconds; of two cameras, or five
+frames of one."""
 
 
 @cache

@@ -100,7 +100,13 @@ class TritonOps(Ops):
 
     def _bind(self) -> None:
         from vla_accel_ros.kernels.cuda import attention as cuda_attention
-        from vla_accel_ros.kernels.cuda import products, rotary_attention, tiles, view_attention
+        from vla_accel_ros.kernels.cuda import (
+            linear_layers,
+            products,
+            rotary_attention,
+            tiles,
+            view_attention,
+        )
         from vla_accel_ros.kernels.cuda.compiling import clusters_of
         from vla_accel_ros.kernels.triton import (
             attention,
@@ -163,10 +169,15 @@ class TritonOps(Ops):
 
         def of_blas(name: str) -> Callable[..., Any]:
             def launch(*arguments: Any) -> Any:
-                if (config := cuda_config(product_shape(name, *arguments), arguments)) is not None:
+                key = product_shape(name, *arguments)
+                if (
+                    replace(key, rows=linear_layers.ROWS).key not in self.table.hopper
+                ):  # few rows were not tuned
+                    config = linear_layers.linear_config(name, *arguments, blocks=processors)
+                    if config is not None:
+                        return getattr(linear_layers, name)(*arguments, config=config, pdl=pdl)
+                if (config := cuda_config(key, arguments)) is not None:
                     return hopper[name].launch(*arguments, config=config, pdl=pdl)
-                if (config := products.linear_config(name, *arguments, blocks=processors)) is not None:
-                    return getattr(products, name)(*arguments, config=config, pdl=pdl)
                 return blas[name](*arguments)
 
             return launch

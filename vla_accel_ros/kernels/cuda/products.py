@@ -1,15 +1,12 @@
-"""Launch products.cu: the three products of a denoise layer, and those of linear layers, for few rows, on
-sm_90.
+"""Launch products.cu: the three products of a denoise layer, for few rows, on sm_90.
 
-Same signatures as the references in kernels/reference/linear.py and norm.py. `takes` checks the arguments:
-bfloat16, whole tiles of columns and of the inner dimension, and weights that fit into a block's shared
-memory. Those of linear layers need no tuning: `linear_config` spreads the weights over the device.
+Same signatures as the references in kernels/reference/linear.py. `takes` checks the arguments: bfloat16,
+whole tiles of columns and of the inner dimension, and weights that fit into a block's shared memory.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 from functools import lru_cache
 
 import torch
@@ -29,11 +26,6 @@ LEAST_STAGES = 4
 LEAST_CHUNKS = 4
 """Least chunks of a block of `project`, which reuses the weights' memory for the exchange of partial sums,
 and of a linear layer: 64 rows are read of a tile that may have fewer, all within the block's memory."""
-LINEAR_COLUMNS, ADDED_COLUMNS, LINEAR_STAGES = (16, 32, 48, 64, 80, 96), (64, 32), (12, 8, 4)
-"""Of a block, in the order in which they are tried; of one of add_product."""
-MOST_SHARING, SHARED_CHUNKS = 4, 8
-"""Most blocks that share the inner dimension of add_product, and least chunks of each: beyond, the exchange
-of sums takes longer than what it saves."""
 MOST_TILES = 4
 """Most tiles of 64 rows that a block computes with its weights; further rows have blocks of their own."""
 
@@ -100,7 +92,7 @@ def gated_up(
     arguments.out, arguments.columns = out.data_ptr(), out.shape[2]
     x = x if norm.scaled is None else norm.scaled
     across = weight.shape[0] // 2 // config.block_n
-    _launch(GATED_UP, x, weight, across, arguments, config, pdl, activation)
+    launch_product(GATED_UP, x, weight, across, arguments, config, pdl, activation)
 
 
 @reads_early("weight cos sin positions slots starts", waits=False)
@@ -131,7 +123,7 @@ def rotary_qkv(
         setattr(arguments, name, stride)
     arguments.heads, arguments.kv_heads, arguments.half = q.shape[2], k.shape[1], q.shape[3] // 2
     x = x if norm.scaled is None else norm.scaled
-    _launch(ROTARY_QKV, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
+    launch_product(ROTARY_QKV, x, weight, weight.shape[0] // 2 // config.block_n, arguments, config, pdl)
 
 
 @reads_early("weight", waits=False)
@@ -147,7 +139,7 @@ def project(
     pdl: bool = False,
 ) -> None:
     """See kernels.reference.linear.project."""
-    arguments = _rows_of(x, at)
+    arguments = rows_of(x, at)
     arguments.out, arguments.columns = x.data_ptr(), x.shape[2]
     _table(arguments, "bias", gate)
     if norm is not None:
@@ -155,78 +147,7 @@ def project(
         if norm.scaled is not None:
             arguments.scaled = norm.scaled.data_ptr()
             _table(arguments, "scale", norm.scale)
-    _launch(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
-
-
-@reads_early("weight bias", waits=False)
-def bias_product(
-    a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, config: Config, pdl: bool = False
-) -> None:
-    """See kernels.reference.norm.bias_product."""
-    _linear(BIASED, a, weight, bias, out, config, pdl)
-
-
-@reads_early("weight bias", waits=False)
-def gelu_product(
-    a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *, config: Config, pdl: bool = False
-) -> None:
-    """See kernels.reference.norm.gelu_product."""
-    _linear(BIASED, a, weight, bias, out, config, pdl, GELU)
-
-
-@reads_early("weight", waits=False)
-def add_product(
-    a: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    x: Tensor,
-    y: Tensor,
-    gate: Tensor | None = None,
-    *,
-    config: Config,
-    pdl: bool = False,
-) -> tuple[None, None]:
-    """See kernels.reference.norm.add_product; nothing is left to add."""
-    _linear(PROJECT, a, weight, bias, x, config, pdl, gate=gate)
-    return None, None
-
-
-def linear_config(
-    name: str, a: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, *more: Tensor | None, blocks: int
-) -> Config | None:
-    """How bias_product, gelu_product or add_product is launched for at most 64 rows, so that all of its
-    `blocks` at most run at once; None if it cannot be."""
-    (columns, inner), rows, kind = weight.shape, len(a), LINEAR[name]
-    tensors = [tensor for tensor in (a, weight, bias, out, *more) if tensor is not None]
-    if not (
-        compiling.launchable(a)
-        and rows <= ROWS
-        and inner % CHUNK == 0
-        and all(tensor.dtype == torch.bfloat16 and tensor.is_contiguous() for tensor in tensors)
-        and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-    ):
-        return None
-    return spread(kind, rows, columns, inner, blocks, tuple(clusters_at_once(a.device).items()))
-
-
-@lru_cache(maxsize=256)
-def spread(
-    kind: int, rows: int, columns: int, inner: int, blocks: int, clusters: tuple[tuple[int, int], ...]
-) -> Config | None:
-    """The inner dimension of `project` is shared by as many blocks as pay; else a block has as few columns as
-    possible. clusters: how many run at once, by their blocks. None if not all blocks would run at once."""
-    at_once = {1: blocks, **(dict(clusters) if kind == PROJECT else {})}
-    splits = [split for split in sorted(at_once, reverse=True) if split <= MOST_SHARING]
-    sizes = ADDED_COLUMNS if kind == PROJECT else LINEAR_COLUMNS
-    for split, size, stages in itertools.product(splits, sizes, LINEAR_STAGES):
-        if columns % size or columns // size > at_once[split] or columns // size * split > blocks:
-            continue
-        if inner // CHUNK // split < (SHARED_CHUNKS if split > 1 else LEAST_CHUNKS):
-            continue
-        config = Config(ROWS, size, CHUNK, split, 8, stages, "cuda")
-        if shared_bytes(kind, config, inner, rows) <= SHARED_BYTES:
-            return config
-    return None
+    launch_product(PROJECT, a, weight, x.shape[2] // config.block_n * config.split, arguments, config, pdl)
 
 
 @lru_cache(maxsize=8)
@@ -239,35 +160,15 @@ def clusters_at_once(device: torch.device) -> dict[int, int]:
     return {blocks: kernel.at_once(blocks) for blocks in (2, 3, 4, 6, 8)}
 
 
-def _linear(
-    kind: int,
-    a: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    config: Config,
-    pdl: bool,
-    activation: str | None = None,
-    gate: Tensor | None = None,
-) -> None:
-    arguments = _rows_of(out[None], None)
-    arguments.out, arguments.columns = out.data_ptr(), len(weight)
-    for name, vector in (("linear_bias", bias), ("linear_gate", gate)):
-        if vector is not None:
-            setattr(arguments, name, vector.data_ptr())
-    across = len(weight) // config.block_n * config.split
-    _launch(kind, a[None], weight, across, arguments, config, pdl, activation, linear=True)
-
-
 def _of_norm(x: Tensor, norm: Norm, bias: Tensor | None, at: Tensor | None) -> Arguments:
-    arguments = _rows_of(x, at)
+    arguments = rows_of(x, at)
     arguments.squares, (arguments.groups, arguments.room) = norm.squares.data_ptr(), norm.squares.shape
     arguments.eps = norm.eps
     _table(arguments, "bias", bias)
     return arguments
 
 
-def _rows_of(x: Tensor, at: Tensor | None) -> Arguments:
+def rows_of(x: Tensor, at: Tensor | None) -> Arguments:
     arguments = Arguments(rows=x.shape[0] * x.shape[1], tokens=x.shape[1], width=x.shape[2])
     if at is not None:
         arguments.table_at = at.data_ptr()
@@ -284,7 +185,7 @@ def _table(arguments: Arguments, name: str, table: Tensor | None) -> None:
         setattr(arguments, f"{name}_stride", table.stride(0) if per_sequence(table) else 0)
 
 
-def _launch(
+def launch_product(
     kind: int,
     a: Tensor,
     weight: Tensor,
@@ -366,6 +267,5 @@ def shared_bytes(kind: int, config: Config, inner: int, rows: int) -> int:
 
 
 KINDS = {"gated_up": GATED_UP, "rotary_qkv": ROTARY_QKV, "project": PROJECT}
-LINEAR = {"bias_product": BIASED, "gelu_product": BIASED, "add_product": PROJECT}
 WHOLE = (PROJECT, BIASED)
 """Kinds whose columns are not halves of two."""

@@ -37,7 +37,7 @@ class Launch(NamedTuple):
 
 @triton.jit
 def _over(
-    queries, k, v, mask, low, high, k_t, v_t, scale, total, most, weight,
+    queries, k, v, mask, low, high, k_t, v_t, scale, total, top, weight,
     HEAD: tl.constexpr, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add keys and values to the weighted sum, the greatest score and the sum of weights."""
@@ -45,21 +45,21 @@ def _over(
     inner = d < HEAD
     for start in range(low, high, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
-        seen = n < high
-        key = tl.load(k + n[None, :] * k_t + d[:, None], mask=seen[None, :] & inner[:, None], other=0.0)
-        value = tl.load(v + n[:, None] * v_t + d[None, :], mask=seen[:, None] & inner[None, :], other=0.0)
+        visible = n < high
+        key = tl.load(k + n[None, :] * k_t + d[:, None], mask=visible[None, :] & inner[:, None], other=0.0)
+        value = tl.load(v + n[:, None] * v_t + d[None, :], mask=visible[:, None] & inner[None, :], other=0.0)
         if mask is not None:
-            seen = seen & (tl.load(mask + n, mask=seen, other=0) != 0)
+            visible = visible & (tl.load(mask + n, mask=visible, other=0) != 0)
         scores = tl.dot(queries, key, input_precision=PRECISION) * scale
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        highest = tl.maximum(most, tl.max(scores, axis=1))
-        above = tl.where(highest == float("-inf"), 0.0, highest)  # nothing was seen yet
+        scores = tl.where(visible[None, :], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        above = tl.where(higher == float("-inf"), 0.0, higher)  # nothing was visible yet
         weights = tl.exp2(scores - above[:, None])
-        before = tl.exp2(most - above)
-        weight = weight * before + tl.sum(weights, axis=1)
+        decay = tl.exp2(top - above)
+        weight = weight * decay + tl.sum(weights, axis=1)
         added = tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-        total, most = total * before[:, None] + added, highest
-    return total, most, weight
+        total, top = total * decay[:, None] + added, higher
+    return total, top, weight
 
 
 @triton.jit
@@ -80,22 +80,22 @@ def _attend_full(
     to_q = q + batch * q_b + query[:, None] * q_t + head * q_h + d[None, :]
     queries = tl.load(to_q, mask=inside, other=0.0)
     total = tl.zeros((BLOCK_M, BLOCK), tl.float32)
-    most = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     to_mask = mask
     if mask is not None:
         to_mask = mask + batch * mask_b
     part = tl.program_id(2)
     share = tl.cdiv(tl.cdiv(keys, BLOCK_N), PARTS) * BLOCK_N
-    total, most, weight = _over(
+    total, top, weight = _over(
         queries, k + batch * k_b + head * k_h, v + batch * v_b + head * v_h, to_mask,
-        part * share, tl.minimum((part + 1) * share, keys), k_t, v_t, scale, total, most, weight,
+        part * share, tl.minimum((part + 1) * share, keys), k_t, v_t, scale, total, top, weight,
         HEAD, BLOCK, BLOCK_N, PRECISION,
     )  # fmt: skip
     if k_tail is not None:
-        total, most, weight = _over(
+        total, top, weight = _over(
             queries, k_tail + batch * k_tail_b + head * k_tail_h, v_tail + batch * v_tail_b + head * v_tail_h,
-            None, 0, tl.where(part == PARTS - 1, tail, 0), k_tail_t, v_tail_t, scale, total, most, weight,
+            None, 0, tl.where(part == PARTS - 1, tail, 0), k_tail_t, v_tail_t, scale, total, top, weight,
             HEAD, BLOCK, TAIL, PRECISION,
         )  # fmt: skip
     result = total / tl.where(weight == 0.0, 1.0, weight)[:, None]
@@ -105,7 +105,7 @@ def _attend_full(
     else:
         to_sums = sums + (part * rows + row) * HEAD
         tl.store(to_sums[:, None] + d[None, :], result, mask=inside)
-        lse = tl.where(weight > 0.0, most + tl.log2(tl.maximum(weight, 1e-30)), float("-inf"))
+        lse = tl.where(weight > 0.0, top + tl.log2(tl.maximum(weight, 1e-30)), float("-inf"))
         tl.store(sums + PARTS * rows * HEAD + part * rows + row, lse, mask=query < tokens)
 
 
@@ -124,7 +124,7 @@ def attend_full(
 ) -> None:
     """See kernels.reference.attention.attend_full; out is contiguous. launch: None = as suits the sizes."""
     batch, tokens, heads, head = q.shape
-    seen = None if mask is None else mask.view(torch.uint8)
+    visible = None if mask is None else mask.view(torch.uint8)
     k_tail, v_tail = tail or (None, None)
     tails = [part.stride()[:3] if part is not None else (0, 0, 0) for part in (k_tail, v_tail)]
     keys, more, rows = k.shape[1], 0 if k_tail is None else k_tail.shape[1], batch * tokens * heads
@@ -134,9 +134,9 @@ def attend_full(
     if scratch is None or parts * rows * (head + 1) > scratch.sums.numel():
         parts = 1
     _attend_full[(triton.cdiv(tokens, way.queries), batch * heads, parts)](
-        q, k, v, out, seen, k_tail, v_tail, None if parts == 1 else scratch.sums,
+        q, k, v, out, visible, k_tail, v_tail, None if parts == 1 else scratch.sums,
         tokens, keys, more, heads, rows, head**-0.5 * math.log2(math.e),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], 0 if seen is None else seen.stride(0),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], 0 if visible is None else visible.stride(0),
         *tails[0], *tails[1],
         HEAD=head, BLOCK=block, BLOCK_M=way.queries, BLOCK_N=way.keys,
         TAIL=min(way.keys, max(16, triton.next_power_of_2(max(1, more)))), PARTS=parts,

@@ -20,8 +20,8 @@ def _pairs(
 ):  # fmt: skip
     """The numbers that turn together, two tiles; of neighbours, both are one load."""
     if PAIRED:
-        both = tl.load(at + row, mask=inner, other=0.0).to(tl.float32)
-        a, b = tl.split(tl.reshape(both, [HEADS, BLOCK, 2]))
+        pairs = tl.load(at + row, mask=inner, other=0.0).to(tl.float32)
+        a, b = tl.split(tl.reshape(pairs, [HEADS, BLOCK, 2]))
     else:
         a = tl.load(at + low, mask=ok, other=0.0).to(tl.float32)
         b = tl.load(at + high, mask=ok, other=0.0).to(tl.float32)
@@ -37,16 +37,16 @@ def _rotate_heads(
     row, kind = tl.program_id(0).to(tl.int64), tl.program_id(1)
     heads = tl.where(kind == 0, queries, keys)
     h, j = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
-    both = tl.arange(0, 2 * BLOCK)[None, :]
-    ok, inner = (h < heads) & (j < HALF), (h < heads) & (both < 2 * HALF)
-    place, first = h * (2 * HALF), kind * queries * (2 * HALF)
-    low, high, pair = place + j, place + j + HALF, place + both
+    wide = tl.arange(0, 2 * BLOCK)[None, :]
+    ok, inner = (h < heads) & (j < HALF), (h < heads) & (wide < 2 * HALF)
+    start, first = h * (2 * HALF), kind * queries * (2 * HALF)
+    low, high, pair = start + j, start + j + HALF, start + wide
     if PDL:
         after_previous()
     a, b = _pairs(x + row * x_row + first, low, high, ok, pair, inner, PAIRED, HEADS, BLOCK)
     if of_queries is not None:
-        column = place if WHOLE else place * 0
-        at_low, at_high, at_pair = column + j, column + j + HALF, column + both
+        column = start if WHOLE else start * 0
+        at_low, at_high, at_pair = column + j, column + j + HALF, column + wide
         q, k = kind == 0, kind == 1
         a_q, b_q = _pairs(of_queries, at_low, at_high, ok & q, at_pair, inner & q, PAIRED, HEADS, BLOCK)
         a_k, b_k = _pairs(of_keys, at_low, at_high, ok & k, at_pair, inner & k, PAIRED, HEADS, BLOCK)
@@ -89,11 +89,11 @@ def rotate_heads(
     sin."""
     (batch, tokens, heads, size), keys = x.shape, x.shape[2] - queries
     of_queries, of_keys = norms or (None, None)
-    most = triton.next_power_of_2(max(queries, keys))
+    count = triton.next_power_of_2(max(queries, keys))
     block = triton.next_power_of_2(size // 2)
     table_row = 0 if cos is None else cos.stride(0)
     _rotate_heads[(batch * tokens, 1 if keys == 0 else 2)](
         x, cos, sin, of_queries, of_keys, out, tokens, x.stride(1), heads * size, table_row, queries, keys,
-        HALF=size // 2, EPS=eps, WHOLE=whole, PAIRED=paired, HEADS=most, BLOCK=block,
-        **options(4 if most * block <= 2048 else 8, 1, pdl),
+        HALF=size // 2, EPS=eps, WHOLE=whole, PAIRED=paired, HEADS=count, BLOCK=block,
+        **options(4 if count * block <= 2048 else 8, 1, pdl),
     )  # fmt: skip

@@ -210,10 +210,10 @@ def add_layer_norm(
     rows, width = x.shape
     block, tables = triton.next_power_of_2(width), (weight, bias, gate)
     several = [table is not None and table.ndim == 2 for table in tables]
-    each = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
-    apart = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
+    shares = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
+    strides = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
     _add_layer_norm[(rows,)](
-        x, y, y_bias, weight, bias, out, gate, width, *each, *apart,
+        x, y, y_bias, weight, bias, out, gate, width, *shares, *strides,
         COMPUTED=computed, CENTRED=centred, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl),
     )  # fmt: skip

@@ -82,11 +82,11 @@ class Attention(nn.Module):
         ours = product(x, *fuse([self.q, self.k, self.v])).unflatten(2, (3 * self._heads, -1))
         norms, eps = (self.norm_q.weight, self.norm_k.weight), self.norm_q.eps
         qk, (cos, sin) = ours[:, :, : 2 * self._heads], table
-        both = rotated(qk, self._heads, cos, sin, norms=norms, eps=eps, whole=True, paired=True)
-        if both is None:
+        turned = rotated(qk, self._heads, cos, sin, norms=norms, eps=eps, whole=True, paired=True)
+        if turned is None:
             q, k, v = ours.flatten(2).chunk(3, dim=2)
             return rotate(self.norm_q(q), table), rotate(self.norm_k(k), table), v
-        return both[0].flatten(2), both[1].flatten(2), ours[:, :, 2 * self._heads :].flatten(2)
+        return turned[0].flatten(2), turned[1].flatten(2), ours[:, :, 2 * self._heads :].flatten(2)
 
     def attend(self, q: Tensor, kv: Sequence[Tensor], tail: Sequence[Tensor] = ()) -> Tensor:
         """Queries [B, T, wide] to keys and values [B, n, wide], and further ones -> what goes into `o`."""

@@ -69,12 +69,12 @@ class Attention(nn.Module):
         heads, (cos, sin) = F.linear(x, weight).unflatten(-1, (-1, self.head_dim)), tables
         queries, keys = self.heads, self.heads // self.groups
         norms, eps = (self.q_norm.weight, self.k_norm.weight), self.q_norm.eps
-        both = rotated(heads[:, :, :-keys], queries, cos[0, 0], sin[0, 0], norms=norms, eps=eps)
-        if both is None or len(cos) > 1:
+        qk = rotated(heads[:, :, :-keys], queries, cos[0, 0], sin[0, 0], norms=norms, eps=eps)
+        if qk is None or len(cos) > 1:
             parts = self.q_norm(heads[:, :, :queries]), self.k_norm(heads[:, :, queries:-keys])
             turned = rotate(torch.cat(parts, dim=2).transpose(1, 2), *tables).transpose(1, 2)
-            both = turned[:, :, :queries], turned[:, :, queries:]
-        q, k, v = (part.transpose(1, 2) for part in (*both, heads[:, :, -keys:]))
+            qk = turned[:, :, :queries], turned[:, :, queries:]
+        q, k, v = (part.transpose(1, 2) for part in (*qk, heads[:, :, -keys:]))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 

@@ -21,7 +21,7 @@ from vla_accel_ros.models.layers.residual import ResidualStream, attention, prod
 NORM_EPS = 1e-6
 THETA = 10_000.0
 FRAMES = 2
-"""A patch covers two frames; a still image is both."""
+"""A patch covers two frames; a still image is qk."""
 
 
 def blocks(x: Tensor, merge: int) -> Tensor:
@@ -59,12 +59,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         heads = product(x, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1))
-        both = rotated(heads[:, :, :2].flatten(2, 3), self.heads, *tables)
-        if both is None:
+        qk = rotated(heads[:, :, :2].flatten(2, 3), self.heads, *tables)
+        if qk is None:
             turned = heads[:, :, :2].permute(2, 0, 3, 1, 4).to(at_least_float32(x.dtype))
             q, k = rotate(turned, *tables).to(x.dtype).transpose(2, 3)
-            both = q, k
-        return attention(*both, heads[:, :, 2])
+            qk = q, k
+        return attention(*qk, heads[:, :, 2])
 
 
 class MLP(nn.Module):

@@ -62,8 +62,7 @@ class Attention(nn.Module):
     def among(self, x: Tensor, tables: Tables | None) -> Tensor:
         """x [B, n, W] -> what goes into `output_proj`. tables: of the rows, None = they have no places."""
         ours = self._split(product(x, fuse([self.q_proj, self.k_proj, self.v_proj])[0]))
-        both = ours[:, :, : 2 * self._heads]
-        q, k = self._normed(both, (self.q_norm, self.k_norm), self._heads, tables)
+        q, k = self._normed(ours[:, :, : 2 * self._heads], (self.q_norm, self.k_norm), self._heads, tables)
         return attention(q, k, ours[:, :, 2 * self._heads :])
 
     def _normed(
@@ -72,8 +71,8 @@ class Attention(nn.Module):
         """The first `queries` heads of x [B, n, heads, head_dim], and the others."""
         first, second = norms
         weights, turn = (first.weight, second.weight), tables or (None, None)
-        if (both := rotated(x, queries, *turn, norms=weights, eps=EPS)) is not None:
-            return both
+        if (normed := rotated(x, queries, *turn, norms=weights, eps=EPS)) is not None:
+            return normed
         q, k = first(x[:, :, :queries]), second(x[:, :, queries:])
         if tables is None:
             return q, k

@@ -38,12 +38,12 @@ def _attended(own: Attention, x: Tensor, tables: tuple[Tensor, Tensor], rows: sl
     weight, _ = fuse((own.q_proj, own.k_proj, own.v_proj))
     heads, (cos, sin) = F.linear(x, weight).unflatten(-1, (-1, own.head_dim)), tables
     queries, keys = (len(linear.weight) // own.head_dim for linear in (own.q_proj, own.k_proj))
-    both = rotated(heads[:, :, :-keys], queries, cos[0, 0], sin[0, 0])
-    if both is None:
+    qk = rotated(heads[:, :, :-keys], queries, cos[0, 0], sin[0, 0])
+    if qk is None:
         turned = rotate(heads[:, :, :-keys].transpose(1, 2), *tables).transpose(1, 2)
-        both = turned[:, :, :queries], turned[:, :, queries:]
+        qk = turned[:, :, :queries], turned[:, :, queries:]
     k, v = (
         part.unsqueeze(3).expand(-1, -1, -1, queries // keys, -1).flatten(2, 3)
-        for part in (both[1], heads[:, :, -keys:])
+        for part in (qk[1], heads[:, :, -keys:])
     )
-    return attention(both[0][:, rows], k, v)
+    return attention(qk[0][:, rows], k, v)
