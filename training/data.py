@@ -8,6 +8,7 @@ the policy drives, on an earlier round's policy, which is kept beside it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +25,21 @@ from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.conventions import resize_with_pad
 from vla_accel_ros.sim.robot import SimRobot
+from vla_accel_ros.sim.tasks import FAMILIES
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS, DENOISE_STEPS
 from vla_accel_ros.types import Observation
 
 EPISODES_PER_SHARD = 50
 FIRST_SEED = 1_000_000  # evaluation seeds are small numbers, so they never overlap
 
+Prepare = Callable[[np.ndarray, int], np.ndarray]
+"""uint8 [H, W, 3], size -> uint8 [size, size, 3]; found by its name, for other processes."""
+
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard to make. policy: folder of the driving policy, or None for the disturbed expert."""
+    """One shard to make. policy: folder of the driving policy, or None for the disturbed expert. prepare:
+    the policy's preprocessing of a camera image to image_size."""
 
     path: Path
     seeds: tuple[int, ...]
@@ -41,6 +47,8 @@ class ShardJob:
     delta_mask: tuple[bool, ...]
     policy: Path | None
     every: int
+    families: tuple[str, ...] = FAMILIES
+    prepare: Prepare = resize_with_pad
 
 
 def round_folder(folder: Path, number: int) -> Path:
@@ -49,7 +57,14 @@ def round_folder(folder: Path, number: int) -> Path:
 
 
 def submit(
-    pool: Executor, folder: Path, recipe: Recipe, number: int, delta_mask: np.ndarray, image_size: int
+    pool: Executor,
+    folder: Path,
+    recipe: Recipe,
+    number: int,
+    delta_mask: np.ndarray,
+    image_size: int,
+    families: tuple[str, ...] = FAMILIES,
+    prepare: Prepare = resize_with_pad,
 ) -> list[Future[Path]]:
     """Start making the missing shards of a round."""
     target = round_folder(folder, number)
@@ -69,6 +84,8 @@ def submit(
             tuple(bool(delta) for delta in delta_mask),
             driver,
             recipe.expert_every if driver is None else recipe.dagger_every,
+            families,
+            prepare,
         )
         for first in range(0, count, EPISODES_PER_SHARD)
     ]
@@ -109,16 +126,18 @@ def make_shard(job: ShardJob) -> Path:
     policy = None if job.policy is None else load_policy(job.policy, delta_mask=np.array(job.delta_mask))
     recorded: list[Sample] = []
     for seed in job.seeds:
-        task = draw_task(np.random.default_rng((seed, 0x7A5C)))
+        task = draw_task(np.random.default_rng((seed, 0x7A5C)), job.families)
         behaviour = None if policy is None else PolicyDriver(policy, seed)
-        recorded += record_episode(task, seed, behaviour, job.every, robot=robot, expert=expert)
+        recorded += record_episode(
+            task, seed, behaviour, job.every, robot=robot, expert=expert, families=job.families
+        )
     uv = np.stack([(s.target_uv, s.goal_uv) for s in recorded])
     partial = job.path.with_suffix(".partial")
     with partial.open("wb") as file:
         np.savez(
             file,
-            front=np.stack([shrink(s.front, job.image_size) for s in recorded]),
-            wrist=np.stack([shrink(s.wrist, job.image_size) for s in recorded]),
+            front=np.stack([shrink(s.front, job) for s in recorded]),
+            wrist=np.stack([shrink(s.wrist, job) for s in recorded]),
             state=np.stack([s.state for s in recorded]),
             chunk=np.stack([s.chunk for s in recorded]),
             instruction=np.array([s.instruction for s in recorded]),
@@ -130,9 +149,9 @@ def make_shard(job: ShardJob) -> Path:
     return job.path
 
 
-def shrink(image: np.ndarray, size: int) -> np.ndarray:
+def shrink(image: np.ndarray, job: ShardJob) -> np.ndarray:
     """uint8 [H, W, 3] -> uint8 [3, size, size], by the policy's own preprocessing."""
-    return np.ascontiguousarray(resize_with_pad(image, size).transpose(2, 0, 1))
+    return np.ascontiguousarray(job.prepare(image, job.image_size).transpose(2, 0, 1))
 
 
 class PolicyDriver:

@@ -9,7 +9,7 @@ since different scenes teach more than neighbouring frames. Everything is a func
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +18,12 @@ from training.expert import STEP_DT_S, Expert
 from vla_accel_ros.sim import kinematics, layout
 from vla_accel_ros.sim.kinematics import GRIPPER_AT_BLOCK, GRIPPER_CLOSED, GRIPPER_OPEN
 from vla_accel_ros.sim.robot import SimRobot
-from vla_accel_ros.sim.tasks import FOLLOW, PLACE, REACH, Task, tasks
+from vla_accel_ros.sim.tasks import FAMILIES, FOLLOW, PLACE, REACH, Task, tasks
 from vla_accel_ros.sim.world import View
 
 HORIZON = 32
+SHARES = {REACH: 0.25, PLACE: 0.5, FOLLOW: 0.25}
+"""Of the episodes: `place` is the longest and hardest."""
 EPISODE_S = {REACH: 2.4, PLACE: 7.0, FOLLOW: 5.0}
 REACHED_M = (0.12, 0.31)  # radii at which the gripper can point down from 1 to 15 cm above the table
 LINGER_S = 0.6  # an episode goes on this long after success, so that "done" is seen
@@ -56,9 +58,10 @@ class Sample:
     seed: int
 
 
-def draw_task(rng: np.random.Generator) -> Task:
-    """A random task: half of them are `place`, which is the longest and hardest."""
-    family = str(rng.choice((REACH, PLACE, FOLLOW), p=(0.25, 0.5, 0.25)))
+def draw_task(rng: np.random.Generator, families: Sequence[str] = FAMILIES) -> Task:
+    """A random task of these families, by their shares."""
+    shares = np.array([SHARES[family] for family in families])
+    family = str(rng.choice(families, p=shares / shares.sum()))
     choices = tasks(family)
     return choices[int(rng.integers(len(choices)))]
 
@@ -103,6 +106,7 @@ class Disturbed:
     """
 
     rng: np.random.Generator
+    families: Sequence[str] = FAMILIES
     noise_rad: float = field(init=False)
     _frame: int = field(default=0, init=False)
     _pause: int = field(default=0, init=False)
@@ -146,7 +150,7 @@ class Disturbed:
         if drop and view.held is not None:
             self._open = int(self.rng.integers(5, 12))
         if change:
-            robot.set_task(draw_task(self.rng))
+            robot.set_task(draw_task(self.rng, self.families))
 
 
 def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
@@ -224,16 +228,18 @@ def record_episode(
     robot: SimRobot | None = None,
     expert: Expert | None = None,
     start: Callable[[SimRobot, np.random.Generator], None] = start_somewhere,
+    families: Sequence[str] = FAMILIES,
 ) -> list[Sample]:
     """Samples of one episode, on average one in `every` frames of 1/30 s, twice as many close to the block.
 
-    behaviour: the driver; the disturbed expert if None. The labels are always the expert's. robot, expert:
-    reused if given; making them takes longer than an episode.
+    behaviour: the driver; the disturbed expert if None, whose instruction changes to others of `families`.
+    The labels are always the expert's. robot, expert: reused if given; making them takes longer than an
+    episode.
     """
     rng = np.random.default_rng((seed, 0x5EED))
     robot = SimRobot() if robot is None else robot
     expert = Expert(robot) if expert is None else expert
-    drive = Disturbed(rng) if behaviour is None else behaviour
+    drive = Disturbed(rng, families) if behaviour is None else behaviour
     robot.reset(task, seed)
     start(robot, rng)
     robot.set_task(task)

@@ -44,20 +44,16 @@ class Batch:
 
 
 class Localiser(nn.Module):
-    """Predicts two heat maps and in-cell offsets from the keys and values of the front camera's tokens."""
+    """Predicts two heat maps and in-cell offsets from features of the front camera's tokens."""
 
     def __init__(self, features: int, width: int = 128) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, 2 * 3))
 
-    def forward(self, kv: KV, cells: int, uv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss, and the mean distance, in image widths, of the most likely cell's point from the
-        true one."""
-        layers = [
-            *kv.k[-LOCALISATION_LAYERS:, :, 0, : cells * cells],
-            *kv.v[-LOCALISATION_LAYERS:, :, 0, : cells * cells],
-        ]
-        out = self.net(torch.cat(layers, -1)).float()  # [B, cells^2, 6]
+    def forward(self, seen: Tensor, cells: int, uv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """seen [B, cells^2, features]. Return the loss, and the mean distance, in image widths, of the most
+        likely cell's point from the true one."""
+        out = self.net(seen).float()  # [B, cells^2, 6]
         heat, offset = out[..., :2].transpose(1, 2), out[..., 2:].unflatten(-1, (2, 2)).transpose(1, 2)
         column_row = (uv.clamp(0, 0.9999) * cells).floor()
         cell = (column_row[..., 1] * cells + column_row[..., 0]).long()  # [B, 2]
@@ -90,7 +86,9 @@ class Objective(nn.Module):
         """Return the scalar loss, and detached scalars: flow, text, place (localisation), uv_error."""
         hidden, kv, prefix_mask = self._prefix(batch)
         text = self._text(hidden, prefix_mask.shape[1], batch)
-        location_error, uv_error = self.localiser(kv, self.cells, batch.uv, batch.uv_mask)
+        layers = [kv_part[-LOCALISATION_LAYERS:, :, 0, : self.cells**2] for kv_part in kv]
+        seen = torch.cat([*layers[0], *layers[1]], -1)
+        location_error, uv_error = self.localiser(seen, self.cells, batch.uv, batch.uv_mask)
         flow = self._flow(kv, prefix_mask, batch, generator)
         loss = flow + self.text_weight * text + self.localisation_weight * location_error
         return loss, {

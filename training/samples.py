@@ -119,10 +119,10 @@ def batch(parts: list[Part], size: int, generator: torch.Generator) -> Batch:
         batches.append(part.take(local))
         start += len(part)
     images, *rest = (torch.cat(column) for column in zip(*batches, strict=True))
-    return Batch(_jitter(images, generator), *rest)
+    return Batch(jitter(images, generator), *rest)
 
 
-def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
+def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
     """uint8 [B, V, 3, S, S] -> float in [-1, 1], with colours and noise varied for each image."""
 
     def spread(shape: tuple[int, ...], amount: float) -> Tensor:

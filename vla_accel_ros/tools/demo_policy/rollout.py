@@ -28,6 +28,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
+from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
@@ -147,8 +148,9 @@ class Session:
     ) -> Episode:
         """Run one episode to success or its time limit, counted from the event if there is one.
 
-        ask_every: frames between two questions; None asks nothing.
+        ask_every: frames between two questions; None, or a policy without answers, asks nothing.
         """
+        ask_every = ask_every if self.engine.policy.chain.answers else None
         robot, frames = self.robot, round(task.time_limit_s / FRAME_S)
         robot.reset(task, seed)
         instruction = told(task, seed, condition)
@@ -255,9 +257,11 @@ class _Thinker:
                 self._chunking.made(request)
         return [cast(Chunk, request.result) for request in done]
 
-    def _noise(self, stamp_ns: int) -> np.ndarray:
-        """Return the next chunk's initial noise, float32 [H, A]."""
+    def _noise(self, stamp_ns: int) -> np.ndarray | None:
+        """Return the next chunk's initial noise, float32 [H, A]; None if the policy takes none."""
         engine, config = self._session.engine, self._session.engine.policy.config
+        if engine.policy.chain.acts != DENOISE:
+            return None
         shape = (config.horizon, config.action_dim)
         if self._session.handover.noise == COHERENT:
             return coherent(self._seed, stamp_ns, engine.config.step_dt_s, shape)
