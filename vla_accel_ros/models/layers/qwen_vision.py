@@ -21,7 +21,7 @@ from vla_accel_ros.models.layers.residual import ResidualStream, attention, prod
 NORM_EPS = 1e-6
 THETA = 10_000.0
 FRAMES = 2
-"""A patch covers two frames; a still image is qk."""
+"""A patch covers two frames; a still image is both."""
 
 
 def blocks(x: Tensor, merge: int) -> Tensor:
