@@ -14,6 +14,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,8 +80,8 @@ def product(ops: Ops, family: str, kernel: str, sizes: tuple[int, int, int], giv
 
     launch = getattr(ops, kernel)
     times = {
-        "ours": timed([lambda w=w: launch(a, w, bias, x, *added) for w in weights], given),
-        "cublas": timed([lambda w=w: library(w) for w in weights], given),
+        "ours": timed([partial(launch, a, weight, bias, x, *added) for weight in weights], given),
+        "cublas": timed([partial(library, weight) for weight in weights], given),
     }
     return {"family": family, "kernel": kernel, "sizes": list(sizes), **times}
 
@@ -90,10 +91,11 @@ def attention(ops: Ops, case: tuple[str, int, int, int, int, int], given: Given)
     (name, rows, keys, further, heads, head), draw = case, drawing(given)
     q, k, v, k_tail, v_tail = (draw(1, n, heads, head) for n in (rows, keys, keys, further, further))
     out, tail = draw(1, rows, heads * head), (k_tail, v_tail) if further else None
-    both = [part.transpose(1, 2) for part in (q, torch.cat((k, k_tail), 1), torch.cat((v, v_tail), 1))]
+    places = (q, torch.cat((k, k_tail), 1), torch.cat((v, v_tail), 1))
+    queries, all_keys, values = (part.transpose(1, 2) for part in places)
     times = {
         "ours": timed([lambda: ops.attend_full(q, k, v, out, None, tail)], given),
-        "sdpa": timed([lambda: F.scaled_dot_product_attention(*both)], given),
+        "sdpa": timed([lambda: F.scaled_dot_product_attention(queries, all_keys, values)], given),
     }
     sizes = [rows, keys, further, heads, head]
     return {"family": name, "kernel": "attend_full", "sizes": sizes, **times}

@@ -34,7 +34,7 @@ from vla_accel_ros.models.openvla.policy import PixelNorm, openvla_prompt, promp
 from vla_accel_ros.models.openvla_oft.checkpoint import HEAD, PARALLEL, PROPRIO
 from vla_accel_ros.models.openvla_oft.config import RANGE, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
-from vla_accel_ros.models.openvla_oft.pictures import prepare
+from vla_accel_ros.models.openvla_oft.pictures import prepared
 from vla_accel_ros.models.openvla_oft.policy import Bounds
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 from vla_accel_ros.sim.tasks import tasks
@@ -142,6 +142,11 @@ def initialise(model: OpenVLAOFT) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     nn.init.normal_(model.language_model.model.embed_tokens.weight, std=0.5)
+
+
+def prepare(image: np.ndarray, size: int) -> np.ndarray:
+    """uint8 [H, W, 3] -> uint8 [size, size, 3], as the policy prepares it."""
+    return prepared([torch.from_numpy(image)], size)[0].permute(1, 2, 0).byte().numpy()
 
 
 def bounds_of(values: np.ndarray) -> Bounds:

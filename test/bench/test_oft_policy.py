@@ -14,7 +14,6 @@ from training.demonstrations import Sample, record_episode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
-from vla_accel_ros.models.openvla_oft.pictures import prepare
 from vla_accel_ros.sim.tasks import tasks
 from vla_accel_ros.tools.demo_policy.recipe import CAMERAS
 from vla_accel_ros.types import Observation
@@ -35,8 +34,15 @@ def arrays(recorded: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
     """What training reads of one shard."""
     folder = tmp_path_factory.mktemp("run")
     job = data.ShardJob(
-        data.round_folder(folder, 0) / "shard_0.npz", (3, 4), 112, tuple(DELTA), None, 14, ("reach",), prepare
-    )
+        data.round_folder(folder, 0) / "shard_0.npz",
+        (3, 4),
+        112,
+        tuple(DELTA),
+        None,
+        14,
+        ("reach",),
+        oft.prepare,
+    )  # fmt: skip
     job.path.parent.mkdir(parents=True)
     data.make_shard(job)
     return data.load(folder, 0)
@@ -72,7 +78,7 @@ def test_a_few_steps_lower_the_loss_and_the_checkpoint_acts_as_it_was_trained(
     engine = Engine(policy)
     with engine.observe(Observation(images, sample.state, sample.instruction, 0)) as prefix:
         chunk = engine.act(prefix).actions
-    pictures = np.stack([prepare(image, 112).transpose(2, 0, 1) for image in images.values()])
+    pictures = np.stack([oft.prepare(image, 112).transpose(2, 0, 1) for image in images.values()])
     trained = oft.Objective(policy.model)
     with torch.no_grad():
         hidden, _ = trained.hidden(

@@ -261,7 +261,7 @@ if __name__ == "__main__":
     pieces.LAYERS = 1
     for module in (attention, flow, full_attention, heads, image, linear, norm, project, rotary_attention):
         replace_kernels(module, target)
-    full_attention.combine = attention.combine
+    vars(full_attention)["combine"] = attention.combine
     room_bytes = ARCHITECTURES[sys.argv[1]].shared_bytes
     full_attention._room = lambda q, block: room_bytes // (4 * block)
     if target < 90:

@@ -21,8 +21,8 @@ def test_rotate_heads(dtype: torch.dtype, paired: bool, queries: int, keys: int,
     of_head = draw(size, dtype=dtype), draw(size, dtype=dtype)
     of_all = draw(queries * size, dtype=dtype), draw(max(1, keys) * size, dtype=dtype)
     for norms, whole in ((None, False), (of_head, False), (of_all, True)):
-        for tables in ((angles.cos(), angles.sin()), (None, None)):
+        for cos, sin in ((angles.cos(), angles.sin()), (None, None)):
             expected, ours = (poison(*x.shape, dtype=dtype) for _ in range(2))
-            heads.rotate_heads(x, queries, *tables, expected, norms, 0.01, whole, paired)
-            kernels.rotate_heads(x, queries, *tables, ours, norms, 0.01, whole, paired)
+            heads.rotate_heads(x, queries, cos, sin, expected, norms, 0.01, whole, paired)
+            kernels.rotate_heads(x, queries, cos, sin, ours, norms, 0.01, whole, paired)
             assert_near(ours, expected, dtype)

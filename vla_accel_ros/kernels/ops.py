@@ -107,7 +107,7 @@ class TritonOps(Ops):
             tiles,
             view_attention,
         )
-        from vla_accel_ros.kernels.cuda.compiling import clusters_of
+        from vla_accel_ros.kernels.cuda.compiling import ROWS, clusters_of
         from vla_accel_ros.kernels.triton import (
             attention,
             flow,
@@ -170,9 +170,7 @@ class TritonOps(Ops):
         def of_blas(name: str) -> Callable[..., Any]:
             def launch(*arguments: Any) -> Any:
                 key = product_shape(name, *arguments)
-                if (
-                    replace(key, rows=linear_layers.ROWS).key not in self.table.hopper
-                ):  # few rows were not tuned
+                if replace(key, rows=ROWS).key not in self.table.hopper:  # few rows were not tuned
                     config = linear_layers.linear_config(name, *arguments, blocks=processors)
                     if config is not None:
                         return getattr(linear_layers, name)(*arguments, config=config, pdl=pdl)
@@ -200,7 +198,7 @@ class TritonOps(Ops):
             "rms_norm": norm.rms_norm,
             "add_norm": norm.add_norm,
             "attend_views": attend_views,
-            "attend_full": partial(full_attention.attend_full, pdl=pdl, **scratch),
+            "attend_full": partial(full_attention.attend_full, pdl=pdl, scratch=self.scratch),
             "rotate_heads": partial(heads.rotate_heads, pdl=pdl),
             "add_layer_norm": partial(norm.add_layer_norm, pdl=pdl),
             **{name: of_blas(name) for name in blas},

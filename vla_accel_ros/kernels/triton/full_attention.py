@@ -130,11 +130,10 @@ def attend_full(
     keys, more, rows = k.shape[1], 0 if k_tail is None else k_tail.shape[1], batch * tokens * heads
     block = max(16, triton.next_power_of_2(head))
     way = launch or launch_of(tokens, batch * heads, keys, head, _room(q, block))
-    parts = way.parts
-    if scratch is None or parts * rows * (head + 1) > scratch.sums.numel():
-        parts = 1
+    sums = None if scratch is None else scratch.sums
+    parts = 1 if sums is None or way.parts * rows * (head + 1) > sums.numel() else way.parts
     _attend_full[(triton.cdiv(tokens, way.queries), batch * heads, parts)](
-        q, k, v, out, visible, k_tail, v_tail, None if parts == 1 else scratch.sums,
+        q, k, v, out, visible, k_tail, v_tail, None if parts == 1 else sums,
         tokens, keys, more, heads, rows, head**-0.5 * math.log2(math.e),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], 0 if visible is None else visible.stride(0),
         *tails[0], *tails[1],
@@ -144,7 +143,7 @@ def attend_full(
     )  # fmt: skip
     if parts > 1:
         combine[(triton.cdiv(rows, COMBINED_ROWS),)](
-            scratch.sums, out, rows, HEAD=head, PARTS=parts, BLOCK_M=COMBINED_ROWS, BLOCK_D=block,
+            sums, out, rows, HEAD=head, PARTS=parts, BLOCK_M=COMBINED_ROWS, BLOCK_D=block,
             **options(4, 1, pdl),
         )  # fmt: skip
 
@@ -167,4 +166,5 @@ def _room(q: Tensor, block: int) -> int:
     if not q.is_cuda:
         return 0
     properties = torch.cuda.get_device_properties(q.device)
-    return int(properties.shared_memory_per_block_optin // (2 * block * q.element_size()))
+    most_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return most_bytes // (2 * block * q.element_size())

@@ -208,15 +208,20 @@ def add_layer_norm(
 ) -> None:
     """See kernels.reference.norm.add_layer_norm."""
     rows, width = x.shape
-    block, tables = triton.next_power_of_2(width), (weight, bias, gate)
-    several = [table is not None and table.ndim == 2 for table in tables]
-    shares = [rows // len(table) if many else rows for table, many in zip(tables, several, strict=True)]
-    strides = [table.stride(0) if many else 0 for table, many in zip(tables, several, strict=True)]
+    block = triton.next_power_of_2(width)
+    shares, strides = zip(*(_rows_of(table, rows) for table in (weight, bias, gate)), strict=True)
     _add_layer_norm[(rows,)](
         x, y, y_bias, weight, bias, out, gate, width, *shares, *strides,
         COMPUTED=computed, CENTRED=centred, EPS=eps, BLOCK=block,
         **options(max(1, _warps(block) // 2), 1, pdl),
     )  # fmt: skip
+
+
+def _rows_of(table: Tensor | None, rows: int) -> tuple[int, int]:
+    """Of how many rows a row of the table is, and how far apart its rows are."""
+    if table is None or table.ndim == 1:
+        return rows, 0
+    return rows // len(table), table.stride(0)
 
 
 def add_product(

@@ -9,7 +9,7 @@ Parameter names are the authors'.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -91,9 +91,9 @@ def _modulation(config: DiTConfig, parts: int) -> nn.Sequential:
 def modulations(blocks: Sequence[Block], time: Time) -> list[Tensor]:
     """Of each block, for its branches: [branches, B, f, 3 W], shifts, 1 + scales and gates."""
     stacks = [stack for block in blocks for stack in block.modulations]
-    inner = F.linear(F.silu(time.e), fuse([stack[1] for stack in stacks])[0])
+    inner = F.linear(F.silu(time.e), fuse([cast(nn.Linear, stack[1]) for stack in stacks])[0])
     rows = inner.unflatten(-1, (len(stacks), -1)).flatten(0, 1).transpose(0, 1)
-    outer = fuse([stack[2] for stack in stacks])[0].unflatten(0, (len(stacks), -1))
+    outer = fuse([cast(nn.Linear, stack[2]) for stack in stacks])[0].unflatten(0, (len(stacks), -1))
     values = (rows @ outer.mT).unflatten(1, time.e.shape[:2]) + time.shared
     width = time.e.shape[-1]
     values[..., width : 2 * width].add_(1)
@@ -130,8 +130,8 @@ class Block(nn.Module):
             elif name == SELF:
                 stream.add(self.self_attn.among(rows, tables), self.self_attn.output_proj, gate)
             else:
-                inner = F.gelu(product(rows, self.mlp["layer1"].weight))
-                stream.add(inner, self.mlp["layer2"], gate)
+                first, second = (cast(nn.Linear, self.mlp[name]) for name in ("layer1", "layer2"))
+                stream.add(F.gelu(product(rows, first.weight)), second, gate)
 
 
 class Final(nn.Module):
