@@ -4,8 +4,8 @@
 
 `training` (training/oft.py) takes minutes on a GPU; without one it trains a smaller network in an hour. It
 leaves a checkpoint in the family's own layout in out/oft_reach_follow/policy, which every command takes as
---model. `success` plays it in simulation time on the CPU, as bench/demo_policy.py does the bundled policy. The
-weights are not stored here.
+--model. `success` plays it in simulation time on the CPU, as bench/demo_policy.py does the bundled policy.
+The weights are not stored here.
 """
 
 from __future__ import annotations

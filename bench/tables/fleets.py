@@ -50,7 +50,8 @@ def fleet_pairs() -> Iterator[Line]:
             ", ".join(_percent(row["against_fifo"][metric])[:-2] for metric in ("avg", "p95")) for row in rows
         )
         yield name, f"{ms:.1f} ms for {batch}, {profile['gpu'].split()[-1]}", *changes
-    yield f"\nNot measured on a GPU yet, so without a row: {', '.join(document['absent'])}."
+    if document["absent"]:
+        yield f"\nNot measured on a GPU yet, so without a row: {', '.join(document['absent'])}."
 
 
 def _percent(change: Mapping[str, Any]) -> str:
