@@ -20,9 +20,9 @@ from adversary_scene import EPOCH, MS, S
 from executed import judge_velocities
 from world import Process, StreamLine
 
-from vla_accel_ros.contract.base import AXES
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Base, Controller, Joint
+from vla_accel_ros.contract.sections.base import AXES
 from vla_accel_ros.types import Chunk
 
 SLACK_NS = 100 * MS

@@ -11,7 +11,7 @@ from math import cos, sin
 import numpy as np
 import pytest
 
-from vla_accel_ros.contract.kinematics import Kinematics
+from vla_accel_ros.contract.files.kinematics import Kinematics
 from vla_accel_ros.tools.fleet.board import SILENT_S
 from vla_accel_ros.tools.pages import serving
 from vla_accel_ros.tools.view.metrics import CONTENT_TYPE, Metrics

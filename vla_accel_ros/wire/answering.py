@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from vla_accel_ros.contract.keys import Keys
+from vla_accel_ros.contract.sections.keys import Keys
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.micro_requests import DENOISE

@@ -16,7 +16,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
-from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
 from vla_accel_ros.nodes import qos

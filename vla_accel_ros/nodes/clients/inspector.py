@@ -24,10 +24,10 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle, Motion
 from vla_accel_msgs.msg import Inputs as InputsMessage
+from vla_accel_ros.contract.checks.controller_check import Sender
+from vla_accel_ros.contract.checks.findings import Finding
+from vla_accel_ros.contract.checks.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
 from vla_accel_ros.contract.contract import Camera, Contract
-from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.findings import Finding
-from vla_accel_ros.contract.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.graph import endpoints, look, publishers
 from vla_accel_ros.nodes.interfaces import interface
