@@ -123,9 +123,7 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "all": "vla_accel_ros.control.horizon_rules:make_all",
         "static": "vla_accel_ros.control.horizon_rules:make_static",
         "update_ratio": "vla_accel_ros.control.horizon_rules:make_update_ratio",
-        "last_update": "vla_accel_ros.control.horizon_rules:make_last_update",
         "spread": "vla_accel_ros.control.horizon_rules:make_spread",
-        "agreement": "vla_accel_ros.control.horizon_rules:make_agreement",
     },
     FLEET_RULES: {
         "fifo": "vla_accel_ros.fleet.rules.orders:FirstInFirstOut",
