@@ -130,7 +130,6 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "las": "vla_accel_ros.fleet.rules.orders:LeastAttainedService",
         "oldest": "vla_accel_ros.fleet.rules.orders:OldestTaskFirst",
         "kairos": "vla_accel_ros.fleet.rules.kairos:HighestWaitRatio",
-        "gfair": "vla_accel_ros.fleet.rules.remaining:GatedFair",
         "aged_remaining": "vla_accel_ros.fleet.rules.remaining:AgedRemaining",
         "aged_srpt": "vla_accel_ros.fleet.rules.remaining:AgedSrpt",
     },

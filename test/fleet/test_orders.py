@@ -130,7 +130,7 @@ def test_the_number_of_buckets_is_an_option():
         assert policy.next(EDGE, [waited, long], 10.0).requests == (first,)
 
 
-NAMES = ("gfair", "aged_remaining", "aged_srpt")
+NAMES = ("aged_remaining", "aged_srpt")
 
 
 def make_taught(name, limit=1):
@@ -194,15 +194,6 @@ def test_an_arm_that_moves_is_kept_moving_rather_than_another_begun():
     policy.ended(make_request("/over", kind="a", rounds=10).task, 0.0)
     assert first(policy, make_request("/new", 90.0, "short"), begun("/begun", "a", 1, 90.0)) == "/begun"
     assert first(policy, make_request("/new", 90.0, "short"), begun("/begun", "long", 1, 90.0)) == "/new"
-
-
-def test_the_slowdown_counts_by_its_square():
-    """Alone both take 10 s; 8 rounds are left of one and 5 of the other: 5 / 3^2 > 8 / 4^2 > 5 / 3.8^2."""
-    policy = make_policy("gfair")
-    policy.ended(make_request("/over", kind="a", rounds=10).task, 0.0)
-    old = begun("/old", "a", 2, 100.0 - 30.0)
-    assert first(policy, begun("/young", "a", 5, 100.0 - 20.0), old) == "/old"
-    assert first(policy, begun("/young", "a", 5, 100.0 - 28.0), old) == "/young"
 
 
 @pytest.mark.parametrize(("exponent", "most"), [(2.0, 20), (1.0, 10), (0.5, 7), (0.0, 5)])

@@ -23,8 +23,8 @@ FLEET_SCHEDULER = (
     Parameter(
         "rule",
         "fifo",
-        "Scheduling rule: fifo, las, oldest, kairos, gfair, aged_remaining, aged_srpt or one of another "
-        "package (entry points vla_accel_ros.fleet_rules).",
+        "Scheduling rule: fifo, las, oldest, kairos, aged_remaining, aged_srpt or one of another package "
+        "(entry points vla_accel_ros.fleet_rules).",
         former="policy",
     ),
     Parameter(
