@@ -190,7 +190,6 @@ class FleetScheduler:
         self._members.step(now_s)
         for replica in self.replicas:
             self._dispatcher.dispatch(replica, now_s)
-        self._dispatcher.hedge(now_s)
         self._questions.step(now_s)
 
     def _wake(self, future: Future[Any]) -> None:

@@ -106,11 +106,6 @@ FLEET_SCHEDULER = (
         maximum=7200.0,
     ),
     Parameter(
-        "hedge",
-        False,
-        "Also start a request on another replica with room when it takes longer than 99 of 100 did.",
-    ),
-    Parameter(
         "priorities",
         "",
         "Highest priority that robots get, NAMESPACE:PRIORITY ..., such as /left:100 *:10, where * is for "
