@@ -32,21 +32,15 @@ def test_the_wait_ratio_by_hand():
     (0.5 s against 0.2 s): the queue took from 2.0 to 2.3."""
     request = executed("/a", (0.0, 0.5, 1.0), (1.5, 2.0, 0.2), (2.3, 2.8, 1.0))
     assert request.task.waited_s == pytest.approx(0.5 + 0.3)
-    assert HighestWaitRatio(SETUP).ratio(request.task, 4.0) == pytest.approx(0.8 / 4.0)
-    assert HighestWaitRatio(SETUP, open_wait=True).ratio(request.task, 4.0) == pytest.approx(
-        (0.8 + 0.2) / 4.0
-    )
+    assert request.task.wait_ratio(4.0) == pytest.approx(0.8 / 4.0)
 
 
-def test_whether_the_first_wait_counts_is_a_choice():
-    new, served = make_request("/new", began_s=1.0), make_request("/served", began_s=1.0)
+def test_the_wait_for_the_first_chunk_does_not_count():
+    """A task that was never served would have waited all its life, and go before all others."""
+    served = make_request("/served", began_s=1.0)
     served.task.dispatched(2.0)
     served.task.answered(2.5, 1.0)
-    assert (
-        HighestWaitRatio(SETUP).ratio(new.task, 3.0) == HighestWaitRatio(SETUP).ratio(served.task, 3.0) == 0.0
-    )
-    counting = HighestWaitRatio(SETUP, first_wait=True)
-    assert counting.ratio(new.task, 3.0) == 1.0 and counting.ratio(served.task, 3.0) == pytest.approx(0.5)
+    assert served.task.wait_ratio(3.0) == make_request("/new", began_s=1.0).task.wait_ratio(3.0) == 0.0
 
 
 def test_the_higher_bucket_goes_first_then_the_longer_execution():
@@ -100,11 +94,11 @@ def test_an_execution_of_any_length_lifts_nobody_to_the_next_bucket():
     assert policy.next(EDGE, [long, waited], 10.0).requests[0].robot == "/waited"
 
 
-def test_the_length_of_a_first_execution_is_a_choice():
-    new, known = make_request("/new"), executed("/known", (0.0, 0.1, 1.5))
-    for first_s, first in ((1.0, "/known"), (2.0, "/new")):
-        policy = HighestWaitRatio(SETUP, first_execution_s=first_s)
-        assert policy.next(EDGE, [new, known], 1.0).requests[0].robot == first
+def test_a_first_execution_counts_as_one_second():
+    new = make_request("/new")
+    for known_s, first in ((1.5, "/known"), (0.5, "/new")):
+        ready = [new, executed("/known", (0.0, 0.1, known_s))]
+        assert HighestWaitRatio(SETUP).next(EDGE, ready, 1.0).requests[0].robot == first
 
 
 def test_numbers_that_cannot_be_are_refused():
@@ -116,8 +110,6 @@ def test_numbers_that_cannot_be_are_refused():
     for name, value in wrong:
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             RuleOptions(**{name: value})
-    with pytest.raises(ValueError, match=r"first_execution_s is 0\.0"):
-        HighestWaitRatio(SETUP, first_execution_s=0.0)
     assert make_policy("kairos")
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.reference.linear import Norm
-from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.quantized import Weight, quantized
 
@@ -226,23 +225,6 @@ def _tensors(value: Any, rows: int) -> list[Tensor]:
     if isinstance(value, Norm):
         return [value.squares.sum(0)[:rows], *([] if value.scaled is None else [value.scaled])]
     return [value]
-
-
-@torch.inference_mode()
-def times_us(
-    config: PiConfig,
-    keys: int,
-    device: torch.device,
-    table: Table | None = None,
-    runs: int = 50,
-    batch: int = 1,
-) -> dict[str, float]:
-    """Return microseconds of each kernel by name: the median of `runs` replays of a chain over all layers."""
-    ops = TritonOps(device, table)
-    return {
-        piece.name: chain_us(getattr(ops, piece.kernel), piece, device, runs)
-        for piece in pieces(config, keys, device, batch)
-    }
 
 
 def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, runs: int = 50) -> float:
