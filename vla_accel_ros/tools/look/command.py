@@ -100,13 +100,7 @@ def show(look: Look, port: int) -> int:
     """Serve the page until Ctrl-C."""
     from vla_accel_ros.tools.look.server import serve
 
-    try:
-        server = serve(look, port)
-    except OSError as error:
-        raise OSError(
-            f"port {port} of 127.0.0.1 cannot be opened ({error}): give another --port, or 0"
-        ) from error
-    with server:
+    with serve(look, port) as server:
         print(f"look at http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.2)
