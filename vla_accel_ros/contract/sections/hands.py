@@ -28,7 +28,6 @@ from vla_accel_ros.control.kinematics.rotations import AXES, matrix, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 _LINK = r"\S+"
-_CONVENTION = ("rotation", "state", "relative_to", "axes")
 OPPOSITE = "opposite"
 """Of a pair of fingers, the second."""
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.sampling import Velocity, flow_times
+from vla_accel_ros.models.flow.sampling import Velocity
 from vla_accel_ros.types import Agreement
 
 if TYPE_CHECKING:
@@ -70,18 +70,6 @@ def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
     tau = np.float32(1.0 - t)
     clean = np.float32(1.0) - tau
     return min(most, float((clean / tau) * ((clean * clean + tau * tau) / (clean * clean))))
-
-
-def kept(weight: float, steps: int, most: float | None = None) -> float:
-    """Return which share of a difference to the previous chunk guidance closes for an action of this weight.
-
-    Each step closes weight * strength / steps of what is left, exactly so for a straight flow; a network that
-    keeps neighbouring actions alike closes more. `most` is Guidance.max_weight, by default steps.
-    """
-    share = 1.0
-    for t in flow_times(steps):
-        share *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
-    return 1.0 - share
 
 
 @dataclass(frozen=True)
