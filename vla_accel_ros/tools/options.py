@@ -131,6 +131,12 @@ def _namespace(text: str) -> str:
     return text.rstrip("/")
 
 
+def timeout_option(parser: argparse.ArgumentParser, default_s: float, what: str) -> None:
+    """Add --timeout S, the longest wait for or until something."""
+    what = f"longest wait {what} (default: %(default)g s)"
+    parser.add_argument("--timeout", type=float, default=default_s, metavar="S", help=what)
+
+
 def compute_options(parser: argparse.ArgumentParser) -> None:
     """Add --device and --dtype."""
     parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")

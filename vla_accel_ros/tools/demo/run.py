@@ -26,7 +26,7 @@ from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
 from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
-from vla_accel_ros.tools.options import write_figures
+from vla_accel_ros.tools.options import write_figures, write_text
 from vla_accel_ros.tools.running.graph import own_graph
 from vla_accel_ros.tools.running.processes import ended_by_signals, resident_mb
 
@@ -160,6 +160,5 @@ def with_rings(contract: Path, file: Path) -> Path:
     data = yaml.safe_load(contract.read_text())
     for name, camera in data["cameras"].items():
         camera |= {"topic": f"camera/{name}/frame", "transport": "ring"}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    write_text(file, yaml.safe_dump(data, sort_keys=False))
     return file

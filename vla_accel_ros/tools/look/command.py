@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_accel_ros.tools.options import namespace_option, output_file, subcommand
+from vla_accel_ros.tools.options import namespace_option, output_file, subcommand, timeout_option
 
 if TYPE_CHECKING:
     from vla_accel_ros.tools.look.server import Look
@@ -39,13 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help="with --png of a bag: seconds after its start (default: its end)",
     )
-    add(
-        "--timeout",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="longest wait for a robot (default: %(default)g s)",
-    )
+    timeout_option(parser, 5.0, "for a robot")
     parser = subcommand(
         subparsers, "plot", "draw a bag: joints, hand-overs, stops with reasons, timing", plot
     )
