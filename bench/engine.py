@@ -75,8 +75,10 @@ def checked(kind: str, device: torch.device) -> list[Row]:
         }
         if batch == 1:
             roofs = roofline.kernels_us(config, views, 20)
-            for name, us in pieces.times_us(config, keys, device).items():
-                rows[name] |= {"us": round(us, 2), "roofline_us": round(roofs[name], 2)}
+            with torch.inference_mode():
+                for piece in pieces.pieces(config, keys, device, batch):
+                    us = pieces.chain_us(getattr(ops, piece.kernel), piece, device)
+                    rows[piece.name] |= {"us": round(us, 2), "roofline_us": round(roofs[piece.name], 2)}
         checks.append({"kind": kind, "keys": keys, "batch": batch, "kernels": rows})
     return checks
 

@@ -66,8 +66,6 @@ USUAL, CLOUD, CLOUD_ALONE = "as late as possible", "with a cloud", "cloud alone"
 CLOUD_IS = {"faster": 2.5, "network_s": 0.2}
 KAIROS_CHOICES: dict[str, dict[str, Any]] = {
     **{f"ageing {ageing_s} s": {"kairos_ageing_s": ageing_s} for ageing_s in (5, 10, 20, 30, 120)},
-    "first wait counts": {"first_wait": True},
-    "open wait counts": {"open_wait": True},
     "2 buckets": {"kairos_buckets": 2},
     "100 buckets": {"kairos_buckets": 100},
 }

@@ -26,7 +26,7 @@ LATENCY, SEEDS = 4, 100
 ON_DEMAND = Timing(period=LATENCY, latency=LATENCY, on_demand=True)
 MOVED = (
     *("static:8", "static:12", "static:16", "static:24", "all"),
-    *("update_ratio:0.02", "agreement:0.06", "spread:0.04"),
+    *("update_ratio:0.02", "spread:0.04"),
 )
 STATIC = ("static:24", "all", "update_ratio:0.02")
 

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[1] / "test" / "control"))
 
 from adversary_faults import Episode
 from adversary_person import PERSON
-from adversary_scene import S
+from adversary_scene import Case, S
 
 from run import Bench, Given, Row, main
 
@@ -77,7 +77,7 @@ class Wrestling(Episode):
 
 def play(kind: str, seed: int) -> Outcome:
     """One episode."""
-    episode = Wrestling(seed, FAULTS, kind)
+    episode = Wrestling(Case(seed, FAULTS, kind))
     episode.run()
     speed = acceleration = 0.0
     if kind == "joint_trajectory" and episode.robot.stamped:

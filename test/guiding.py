@@ -6,7 +6,8 @@ import numpy as np
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.models.flow.rtc import Guidance
+from vla_accel_ros.models.flow.rtc import Guidance, guidance_weight
+from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.types import Agreement, Chunk
 
 
@@ -31,3 +32,15 @@ def guidance_to(
     end = min(len(rest), horizon) if execution is None else execution
     agreement = Agreement("guidance", rest, delay, end, schedule, jacobian, strength, previous.request_id)
     return Guidance.of(policy, agreement, origin, horizon)
+
+
+def kept(weight: float, steps: int, most: float | None = None) -> float:
+    """Which share of a difference to the previous chunk guidance closes for an action of this weight.
+
+    Each step closes weight * strength / steps of what is left, exactly so for a straight flow. most: see
+    Guidance.max_weight.
+    """
+    share = 1.0
+    for t in flow_times(steps):
+        share *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
+    return 1.0 - share

@@ -7,9 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vla_accel_ros.engine.stages.denoise.seats import Seats
+from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
+
+
+@torch.inference_mode()
+def flow_of(seats: Seats, seat: int) -> Flow:
+    """The present actions and last update of the chunk in a seat."""
+    if isinstance(seats, PlainSeats):
+        return seats._flows[seat]
+    if isinstance(seats, CapturedSeats):
+        return Flow(*(part[seat : seat + 1].clone() for part in (seats.stage.x, seats.stage.update)))
+    assert isinstance(seats, CapturedPlainSeats)
+    chunk = seats._chunks[seat]
+    return Flow(chunk.readback.x.clone(), chunk.update.clone())
 
 
 class Seated:
@@ -47,7 +61,7 @@ class Seated:
         for number in batch:
             self._taken[number][1] += 1
             if self._taken[number][1] == self._seats.steps:
-                self.flows[number] = self._seats.flow(self._taken.pop(number)[0])
+                self.flows[number] = flow_of(self._seats, self._taken.pop(number)[0])
                 finished.append(number)
         return finished
 

@@ -46,7 +46,7 @@ ROS_OUTSIDE_OF_NODES: set[str] = set()
 WITHOUT_TORCH = ("types", "timeline", "contract", "control", "sensing", "recording", "planning", "fleet")
 """What a robot without a GPU needs."""
 NEEDS_TORCH = {
-    "contract.model_check",  # describes a checkpoint, which models reads with torch
+    "contract.checks.model_check",  # describes a checkpoint, which models reads with torch
     "fleet.replicas.local",  # has an engine
     "planning.plain",
     "planning.measure",  # micro-benchmarks

@@ -11,8 +11,8 @@ import torch
 from builders import assert_varied, make_config, make_model, make_observation, make_policy
 from openvla_builders import make_openvla, make_openvla_folder, make_openvla_observation
 
+from shared.decoding import decode
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.text.decoding import decode
 
 
 @torch.inference_mode()

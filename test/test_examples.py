@@ -58,7 +58,7 @@ print(*(request.result.request_id for request in requests))
 READ = """
 import sys
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import outputs
+from vla_accel_ros.contract.checks.graph_check import outputs
 try:
     contract = Contract.load(sys.argv[1])
 except ValueError as error:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shared.decoding import decode
 from shared.timing import Window, median_ms
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -24,7 +25,6 @@ from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.tools.bench.subjects import Inputs
 
 PAGE_TOKENS = 16

@@ -24,8 +24,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
 from real_nodes.spawned import Port
+from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.camera.output import CameraOutput, Outputs
 from vla_accel_ros.nodes.messages import convert

@@ -15,7 +15,7 @@ from vla_eval.model_servers.predict import PredictModelServer
 from vla_eval.model_servers.serve import run_server
 from vla_eval.specs import IMAGE_RGB, LANGUAGE, RAW, DimSpec
 
-from vla_accel_ros.contract.keys import keys_of
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.wire.client import PolicyClient
 from vla_accel_ros.wire.keys import write
 

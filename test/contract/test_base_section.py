@@ -9,8 +9,8 @@ import pytest
 import yaml
 from good_contract import GOOD, SERVO
 
+from vla_accel_ros.contract.checks.graph_check import Endpoint, Qos, inputs, judge, outputs
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, inputs, judge, outputs
 
 # LeKiwi counts m/s and degrees a second; this one's driver turns the other way round
 BASE = {

@@ -11,8 +11,8 @@ import yaml
 from bombs import refused
 from good_contract import FROM_URDF, GOOD, SERVO, load, load_with_urdf
 
-from vla_accel_ros.contract import bounded_yaml, urdf
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.files import bounded_yaml, urdf
 from vla_accel_ros.sensing.cameras.calibration import Calibration
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.contract import urdf
+from vla_accel_ros.contract.checks.findings import ERROR
+from vla_accel_ros.contract.checks.model_check import judge
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import ERROR
-from vla_accel_ros.contract.model_check import judge
+from vla_accel_ros.contract.files import urdf
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.config import PI0, PI05
 

@@ -14,7 +14,7 @@ from hand_arms import load as load_hand
 from hand_arms import text
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.keys import NAMES, Keys, keys_of
+from vla_accel_ros.contract.sections.keys import NAMES, Keys, keys_of
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.asking import Asking

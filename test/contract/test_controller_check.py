@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from vla_accel_ros.contract.checks.controller_check import Sender, asked, judge, node_of
+from vla_accel_ros.contract.checks.findings import ERROR, WARNING
 from vla_accel_ros.contract.contract import Controller
-from vla_accel_ros.contract.controller_check import Sender, asked, judge, node_of
-from vla_accel_ros.contract.findings import ERROR, WARNING
 
 JTC = Controller("arm_controller/joint_trajectory", ("a", "b"))
 FORWARD = Controller("arm_positions/commands", ("a", "b"), "forward_command", 200.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from test_groot_contract import JOINTS, contract_of
 
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.model_check import judge, read_model
 
 FOLDER = Path(__file__).parents[1] / "data" / "oracles" / "fastwam"
 FRONT = "  front: {topic: camera/front/image_raw, image: front, rate_hz: 30, max_age_s: 0.2}\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from vla_accel_ros.contract.checks.graph_check import forces
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import forces
 from vla_accel_ros.control.force.executed import Retreat
 
 SIM_ARM = Path(__file__).resolve().parents[2] / "config" / "contracts" / "sim_arm.yaml"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, inputs, judge, misplaced, outputs
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING, Finding, refuse
+from vla_accel_ros.contract.checks.graph_check import Endpoint, Qos, Wanted, inputs, judge, misplaced, outputs
 
 IMAGE, PACKED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 CAMERA = Wanted("cameras.front.topic", "camera", IMAGE)

@@ -10,9 +10,9 @@ from groot_builders import HAND, OTHER, TAG, add_embodiment, add_hand, make_groo
 from hand_arms import load as load_hands
 from hand_arms import text
 
+from vla_accel_ros.contract.checks.findings import ERROR
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import ERROR
-from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 
 JOINTS = """\

@@ -12,10 +12,10 @@ from good_contract import GOOD
 from good_contract import load as load_plain
 from hand_arms import EXPLICIT, load, text, ur5e
 
-from vla_accel_ros.contract.findings import ERROR, OK
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, inputs
-from vla_accel_ros.contract.graph_check import judge as graph_judge
-from vla_accel_ros.contract.model_check import judge, read_model
+from vla_accel_ros.contract.checks.findings import ERROR, OK
+from vla_accel_ros.contract.checks.graph_check import Endpoint, Qos, inputs
+from vla_accel_ros.contract.checks.graph_check import judge as graph_judge
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.control.kinematics.hand import Tf
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.sensing.trained import TrainedInputs, TrainedState

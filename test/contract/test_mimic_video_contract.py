@@ -9,8 +9,8 @@ import pytest
 import yaml
 from hand_arms import load, text
 
-from vla_accel_ros.contract.findings import ERROR, OK
-from vla_accel_ros.contract.model_check import judge, read_model
+from vla_accel_ros.contract.checks.findings import ERROR, OK
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.tools.contract.cameras import trained_lines
 

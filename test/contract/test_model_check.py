@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.contract.contract import Contract, Controller, Twist
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING
-from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.contract.parts import Base, Joint
 from vla_accel_ros.models.checkpoints.description import Description
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.files.fields import UNKNOWN
 from vla_accel_ros.contract.rosetta import exported, imported
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.cli import main

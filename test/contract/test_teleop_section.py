@@ -9,8 +9,8 @@ import pytest
 import yaml
 from good_contract import SERVO
 
+from vla_accel_ros.contract.checks.graph_check import person
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import person
 from vla_accel_ros.contract.parts import Deadman
 
 SIM_ARM = Path(__file__).resolve().parents[2] / "config" / "contracts" / "sim_arm.yaml"

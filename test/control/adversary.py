@@ -19,11 +19,11 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from adversary_faults import FAULTS, Episode
-from adversary_scene import KINDS
+from adversary_scene import KINDS, Case
 from executed import Broken
 
 
@@ -44,15 +44,9 @@ class Result:
         return f"{self.kind} {self.mode}: {'; '.join(self.broken)}; again: --seed {self.seed}"
 
 
-def play(
-    seed: int,
-    faults: tuple[str, ...] | None = None,
-    kind: str | None = None,
-    chunk_hz: int | None = None,
-    episode_of: type[Episode] = Episode,
-) -> Result:
+def play(case: Case, episode_of: type[Episode] = Episode) -> Result:
     """One episode; what it raises is broken too."""
-    episode = episode_of(seed, faults, kind, chunk_hz)
+    episode = episode_of(case)
     mode = episode.parameters.options.mode
     try:
         episode.run()
@@ -60,28 +54,24 @@ def play(
         trace = "".join(traceback.format_exception(error))
         episode.broken.append(Broken(f"{trace}at", episode.t_ns * 1e-9, 2.0))
     broken = tuple(map(str, episode.broken))
-    return Result(seed, episode.robot.kind, mode, episode.events, episode.moved, broken, tuple(episode.log))
+    return Result(
+        case.seed, episode.robot.kind, mode, episode.events, episode.moved, broken, tuple(episode.log)
+    )
 
 
 def results(
-    events: int,
-    first: int = 0,
-    faults: tuple[str, ...] | None = None,
-    kind: str | None = None,
-    processes: int = 1,
-    chunk_hz: int | None = None,
-    episode_of: type[Episode] = Episode,
+    events: int, first: Case, processes: int = 1, episode_of: type[Episode] = Episode
 ) -> Iterator[Result]:
     """Episodes from a seed on, until so many events have happened."""
-    play_seed = partial(play, faults=faults, kind=kind, chunk_hz=chunk_hz, episode_of=episode_of)
-    seeds = itertools.count(first)
+    play_case = partial(play, episode_of=episode_of)
+    cases = (replace(first, seed=seed) for seed in itertools.count(first.seed))
     if processes == 1:
-        played: Iterator[Result] = map(play_seed, seeds)
+        played: Iterator[Result] = map(play_case, cases)
         pool = None
     else:
         pool = multiprocessing.get_context("spawn").Pool(processes)
         # An endless source would be read to its end: what is more than enough is never played.
-        played = pool.imap_unordered(play_seed, itertools.islice(seeds, events), chunksize=4)
+        played = pool.imap_unordered(play_case, itertools.islice(cases, events), chunksize=4)
     for result in played:
         events -= result.events
         yield result
@@ -103,14 +93,13 @@ def main(episode_of: type[Episode] = Episode, about: str | None = __doc__) -> in
     parser.add_argument("--processes", type=int, default=1)
     wanted = parser.parse_args()
     faults = None if wanted.faults is None else tuple(filter(None, wanted.faults.split(",")))
+    first = Case(wanted.first if wanted.seed is None else wanted.seed, faults, wanted.kind, wanted.chunk_hz)
     if wanted.seed is not None:
-        result = play(wanted.seed, faults, wanted.kind, wanted.chunk_hz, episode_of)
+        result = play(first, episode_of)
         print("\n".join((*result.log, str(result))))
         return bool(result.broken)
     events, episodes, failed, began = 0, 0, 0, time.monotonic()
-    for result in results(
-        wanted.events, wanted.first, faults, wanted.kind, wanted.processes, wanted.chunk_hz, episode_of
-    ):
+    for result in results(wanted.events, first, wanted.processes, episode_of):
         events, episodes = events + result.events, episodes + 1
         if result.broken:
             failed += 1

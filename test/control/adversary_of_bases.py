@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from adversary import main
 from adversary_faults import Episode
-from adversary_scene import EPOCH, MS, S
+from adversary_scene import EPOCH, MS, Case, S
 from executed import judge_velocities
 from world import Process, StreamLine
 
-from vla_accel_ros.contract.base import AXES
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Base, Controller, Joint
+from vla_accel_ros.contract.sections.base import AXES
 from vla_accel_ros.types import Chunk
 
 SLACK_NS = 100 * MS
@@ -35,14 +35,8 @@ class EpisodeOfBases(Episode):
 
     rolling = 0.0
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        rng = self._of_base = random.Random(f"base {seed}")
+    def __init__(self, case: Case) -> None:
+        rng = self._of_base = random.Random(f"base {case.seed}")
         axes = rng.sample(tuple(AXES), rng.randint(1, 3))
         speeds = rng.choice((0.2, 0.6, 1.5)), rng.choice((0.5, 2.0))
         changes = speeds[0] / rng.choice((0.2, 0.6)), speeds[1] / rng.choice((0.1, 0.5))
@@ -59,7 +53,7 @@ class EpisodeOfBases(Episode):
         self.ramp_s = max(speed / change for speed, change in zip(speeds, changes))
         self.rolled: list[list[tuple[int, np.ndarray]]] = []
         self._fresh_ns = 0
-        super().__init__(seed, faults, kind or rng.choice(KINDS_OF_BASES), chunk_hz)
+        super().__init__(replace(case, kind=case.kind or rng.choice(KINDS_OF_BASES)))
         self._every(round(S / self._base.controller.rate_hz), self._roll)
 
     def _contract(self) -> Contract:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from adversary import main
 from adversary_of_many import EpisodeOfMany
-from adversary_scene import MODES, Robot, S
+from adversary_scene import MODES, Case, Robot, S
 from world import Parameters
 
 from vla_accel_ros.control.contract import Options
@@ -29,16 +29,10 @@ LEADS_S = (0.0, 0.01, 0.1, 0.3)
 class EpisodeOfExtremes(EpisodeOfMany):
     """With what is above."""
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        self._extreme = random.Random(f"extremes {seed}")
+    def __init__(self, case: Case) -> None:
+        self._extreme = random.Random(f"extremes {case.seed}")
         self._watchdog_hz = self._extreme.choice((5, 20, 50, 200))
-        super().__init__(seed, faults, kind, chunk_hz)
+        super().__init__(case)
 
     def _robot(self, kind: str) -> Robot:
         robot, rng = super()._robot(kind), self._extreme

@@ -21,7 +21,7 @@ import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
 from adversary_inputs import HOLD_SLACK_NS
-from adversary_scene import EPOCH, Robot
+from adversary_scene import EPOCH, Case, Robot
 from executed import Broken
 from hand_arms import PANDA_RANGES, panda, panda_urdf, ur5e, ur5e_urdf
 
@@ -72,16 +72,10 @@ def moved(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
 class EpisodeOfHands(Episode):
     """With what is above."""
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
+    def __init__(self, case: Case) -> None:
         self.homing: list[tuple[int, int]] = []  # when what was sent of ways home is executed
         self.wheres: list[np.ndarray] = []  # where the joints were at each tick
-        rng = self._of_hand = random.Random(f"hand {seed}")
+        rng = self._of_hand = random.Random(f"hand {case.seed}")
         self._arm = rng.choice(tuple(MIDDLE))
         relative_to, axes = rng.choice(RELATIVE_TO), rng.choice((BASE, TOOL))
         begin = FORWARD[self._arm](MIDDLE[self._arm])[:3, 3]
@@ -99,9 +93,8 @@ class EpisodeOfHands(Episode):
             angular=rng.choice((0.5, 1.5, 3.0)),
             box=box,
         )
-        super().__init__(
-            seed, tuple(FAULTS) if faults is None else faults, kind or rng.choice(KINDS_OF_HANDS), chunk_hz
-        )
+        faults = tuple(FAULTS) if case.faults is None else case.faults
+        super().__init__(replace(case, faults=faults, kind=case.kind or rng.choice(KINDS_OF_HANDS)))
         self.where = MIDDLE[self._arm] + self.array.uniform(-0.2, 0.2, len(self.where))
         self.controller.hold(self.where.copy(), 0)
 

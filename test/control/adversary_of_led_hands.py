@@ -19,7 +19,7 @@ import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
 from adversary_of_hands import MIDDLE, chain
-from adversary_scene import ANGULAR, EPOCH, LINEAR, Robot, S
+from adversary_scene import ANGULAR, EPOCH, LINEAR, Case, Robot, S
 from hand_arms import ur5e
 from world import Process, make_joints
 
@@ -49,14 +49,8 @@ class EpisodeOfLedHands(Episode):
 
     furthest = 0.0
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        rng = self._of_hand = random.Random(f"led {seed}")
+    def __init__(self, case: Case) -> None:
+        rng = self._of_hand = random.Random(f"led {case.seed}")
         self._arm = MIDDLE["ur5e"].copy()
         begin = ur5e(self._arm)[:3, 3]
         reach = np.array([rng.uniform(0.05, 0.2) for _ in range(3)])
@@ -70,8 +64,10 @@ class EpisodeOfLedHands(Episode):
             "arm", "l0", "tool0", rotation, JOINTS, relative_to, axes, LINEAR, ANGULAR, box=self._box
         )
         self._pace = rng.choice((0.5, 2.0, 5.0))
-        faults = tuple(name for name in (FAULTS if faults is None else faults) if name not in LEFT_OUT)
-        super().__init__(seed, faults, "servo_twist", chunk_hz)
+        faults = tuple(
+            name for name in (FAULTS if case.faults is None else case.faults) if name not in LEFT_OUT
+        )
+        super().__init__(replace(case, faults=faults, kind="servo_twist"))
         self._moved_ns, self._twist = self.t_ns, np.zeros(6)
 
     def _robot(self, kind: str) -> Robot:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from adversary import main
 from adversary_faults import FAULTS, Episode
-from adversary_scene import Robot, S
+from adversary_scene import Case, Robot, S
 from adversary_ways import lasting
 from executed import TrajectoryController
 
@@ -112,17 +112,11 @@ class Controllers:
 class EpisodeOfMany(Episode):
     """With what is above."""
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        self._apart = random.Random(f"many {seed}")
+    def __init__(self, case: Case) -> None:
+        self._apart = random.Random(f"many {case.seed}")
         self._touches = self._apart.random() < 0.5
         self._sample_ns = 0
-        super().__init__(seed, faults, kind, chunk_hz)
+        super().__init__(case)
         groups = self.robot.groups
         if groups:
             desired = self.controller.from_desired

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from adversary import main
 from adversary_faults import Episode
-from adversary_scene import KINDS, S
+from adversary_scene import KINDS, Case, S
 from world import Parameters
 
 SPEEDS = ("fast", "0.3", "fast; slow*=0.1", "1; slow*=0.5; fast*=fast")
@@ -23,16 +23,10 @@ TASKS_HZ = 2
 class EpisodeOfSpeeds(Episode):
     """With what is above. A hand's twists have no other speed."""
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        self._tasks = random.Random(f"speeds {seed}")
+    def __init__(self, case: Case) -> None:
+        self._tasks = random.Random(f"speeds {case.seed}")
         kinds = [name for name in KINDS if name != "servo_twist"]
-        super().__init__(seed, faults, kind or self._tasks.choice(kinds), chunk_hz)
+        super().__init__(replace(case, kind=case.kind or self._tasks.choice(kinds)))
         self._every(S // TASKS_HZ, lambda: self.node.motion.runs.hear(self._tasks.choice(TASKS)))
 
     def _parameters(self) -> Parameters:

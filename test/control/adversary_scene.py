@@ -44,6 +44,17 @@ LINEAR, ANGULAR = 0.5, 1.0
 
 
 @dataclass(frozen=True)
+class Case:
+    """What makes an episode. faults: which kinds may come; all when None. kind: of the controller, random
+    when None, as chunk_hz is."""
+
+    seed: int
+    faults: tuple[str, ...] | None = None
+    kind: str | None = None
+    chunk_hz: int | None = None
+
+
+@dataclass(frozen=True)
 class Robot:
     """What the node is configured with. kind: of the controllers; ages in seconds. groups: the joints of each
     controller that takes trajectories, where they are several. stamped: False for controllers with another
@@ -92,26 +103,20 @@ class Ended(Exception):
 
 
 class Scene(ABC):
-    """One robot. faults: which kinds may come; all when None. chunk_hz: random when None. stamp_off_ns,
-    other: the error of joints' stamps, and the horizon and step of chunks, while these are faulty."""
+    """One robot. stamp_off_ns, other: the error of joints' stamps, and the horizon and step of chunks, while
+    these are faulty."""
 
     stamp_off_ns: int
     other: tuple[int, float]
 
-    def __init__(
-        self,
-        seed: int,
-        faults: tuple[str, ...] | None = None,
-        kind: str | None = None,
-        chunk_hz: int | None = None,
-    ) -> None:
-        self.rng, self.array = random.Random(seed), np.random.default_rng(seed)
-        self.seed, self.events, self.happened = seed, 0, Counter[str]()
+    def __init__(self, case: Case) -> None:
+        self.rng, self.array = random.Random(case.seed), np.random.default_rng(case.seed)
+        self.seed, self.events, self.happened = case.seed, 0, Counter[str]()
         self.moved = 0.0
         self.log: list[str] = []
         rng = self.rng
-        self.faults = tuple(self.table) if faults is None else faults
-        self.robot = self._reached(self._robot(kind or rng.choices(KINDS, (4, 2, 1, 1))[0]))
+        self.faults = tuple(self.table) if case.faults is None else case.faults
+        self.robot = self._reached(self._robot(case.kind or rng.choices(KINDS, (4, 2, 1, 1))[0]))
         self.parameters = self._parameters()
         self.t_ns, self.offset_ns = 0, EPOCH
         self.end_ns = rng.randint(4, 10) * S
@@ -131,7 +136,7 @@ class Scene(ABC):
         self.foreign: list[tuple[int, int]] = []  # when others moved the joints
         self.ends_ns = self.left_ns = 0  # when all that was sent has ended, and what a dead process sent
         self.sent_ns: dict[tuple[str, ...], int] = {}
-        apart = random.Random(f"told {seed}")
+        apart = random.Random(f"told {case.seed}")
         self.told_every_ns, self.told_later_ns = apart.choice((2, 5, 20)) * MS, apart.randint(1, 10) * MS
         self.activated: set[str] = set()  # joints of controllers that have got nothing since
         self.written_ns = 0  # when the last message was written, with what had been told by then
@@ -144,7 +149,7 @@ class Scene(ABC):
         self.kept: list[Chunk] = []
         self.number = 0
         self.joint_hz, self.chunk_hz = rng.choice((50, 100, 250)), rng.choice((5, 10, 20, 30))
-        self.chunk_hz = chunk_hz or self.chunk_hz
+        self.chunk_hz = case.chunk_hz or self.chunk_hz
         self.horizon, self.step_s = rng.choice((1, 5, 16, 32, 50)), rng.choice((0.01, 1 / 30, 0.05, 0.1))
         self.age_s, self.jitter = rng.uniform(0.02, 0.3), rng.choice((0.0, 0.0, 0.1, 0.4))
         self.delay_of_lead = rng.choice((0.1, 0.5, 1.0, 2.0))

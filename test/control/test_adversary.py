@@ -19,7 +19,7 @@ from adversary_of_many import MORE, EpisodeOfMany
 from adversary_of_speeds import EpisodeOfSpeeds
 from adversary_orders import ORDERS
 from adversary_person import PERSON
-from adversary_scene import KINDS, MODES
+from adversary_scene import KINDS, MODES, Case
 from adversary_tasks import TASKS
 from adversary_ways import WAYS
 from executed import (
@@ -40,7 +40,7 @@ S = 1_000_000_000
 
 @pytest.fixture(scope="module")
 def played() -> list[Result]:
-    return list(results(EVENTS, first=600))
+    return list(results(EVENTS, Case(600)))
 
 
 def test_nothing_that_happens_breaks_a_limit(played):
@@ -59,7 +59,7 @@ def test_all_kinds_and_modes_move_for_a_good_part_of_the_time_and_all_faults_com
 
 
 def test_hundreds_of_chunks_a_second_break_no_limit_either():
-    broken = [str(result) for result in results(FURTHER, first=1, chunk_hz=480) if result.broken]
+    broken = [str(result) for result in results(FURTHER, Case(1, chunk_hz=480)) if result.broken]
     assert not broken, "\n".join(broken)
 
 
@@ -76,7 +76,7 @@ def test_hundreds_of_chunks_a_second_break_no_limit_either():
     ],
 )
 def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
-    assert play(seed, before(FAULTS), kind).broken == ()
+    assert play(Case(seed, before(FAULTS), kind)).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,8 @@ def test_what_was_held_up_and_broke_a_limit_once_does_so_no_more(seed, kind):
     ],
 )
 def test_what_broke_a_limit_once_does_so_no_more(seed):
-    assert play(seed, tuple(name for name in FAULTS if name not in ORDERS | PERSON | TASKS)).broken == ()
+    names = tuple(name for name in FAULTS if name not in ORDERS | PERSON | TASKS)
+    assert play(Case(seed, names)).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_what_broke_a_limit_once_does_so_no_more(seed):
 def test_what_broke_a_limit_since_there_are_orders_does_so_no_more(seed, episode_of):
     faults = FAULTS | (MORE if episode_of is EpisodeOfMany else {})
     names = tuple(name for name in faults if name not in PERSON | TASKS)
-    assert play(seed, names, episode_of=episode_of).broken == ()
+    assert play(Case(seed, names), episode_of).broken == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_what_broke_a_limit_since_there_are_orders_does_so_no_more(seed, episode
 )
 def test_what_broke_a_limit_since_persons_take_over_does_so_no_more(seed, episode_of):
     names = tuple(name for name in FAULTS if name not in TASKS)
-    assert play(seed, names, episode_of=episode_of).broken == ()
+    assert play(Case(seed, names), episode_of).broken == ()
 
 
 def before(faults) -> tuple[str, ...]:
@@ -129,7 +130,7 @@ def before(faults) -> tuple[str, ...]:
 
 
 def test_contacts_and_several_controllers_and_what_names_no_joint_or_step_break_no_limit_either():
-    played = list(results(2 * EVENTS // 3, first=5065, episode_of=EpisodeOfMany))
+    played = list(results(2 * EVENTS // 3, Case(5065), episode_of=EpisodeOfMany))
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     came = {line.split(" ", 1)[1] for result in played for line in result.log}
@@ -145,36 +146,38 @@ def test_contacts_and_several_controllers_and_what_names_no_joint_or_step_break_
 )
 def test_what_contacts_and_odd_chunks_broke_once_they_do_no_more(seed):
     faults = tuple(name for name in before(FAULTS | MORE) if name != "lying controllers")
-    assert play(seed, faults, episode_of=EpisodeOfMany).broken == ()
+    assert play(Case(seed, faults), EpisodeOfMany).broken == ()
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(8000007, "joint_trajectory"), (9000073, None)])
 def test_a_controller_that_lies_about_where_it_holds_breaks_no_limit(seed, kind):
     """Who believes it leads the joints from there: 300 times their speed."""
-    assert play(seed, before(FAULTS | MORE), kind, episode_of=EpisodeOfMany).broken == ()
+    assert play(Case(seed, before(FAULTS | MORE), kind), EpisodeOfMany).broken == ()
 
 
 def test_robots_and_parameters_at_the_ends_of_what_is_allowed_break_no_limit_either():
-    broken = [str(result) for result in results(FURTHER, episode_of=EpisodeOfExtremes) if result.broken]
+    broken = [
+        str(result) for result in results(FURTHER, Case(0), episode_of=EpisodeOfExtremes) if result.broken
+    ]
     assert not broken, "\n".join(broken)
 
 
 def test_hands_keep_the_limits_of_their_joints_their_speed_and_their_box():
-    played = list(results(EVENTS // 2, first=200, episode_of=EpisodeOfHands))
+    played = list(results(EVENTS // 2, Case(200), episode_of=EpisodeOfHands))
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([result.moved for result in played]) > 0.1
 
 
 def test_slow_tasks_and_motion_as_fast_as_the_limits_allow_break_no_limit_either():
-    played = list(results(2 * FURTHER, first=50, episode_of=EpisodeOfSpeeds))
+    played = list(results(2 * FURTHER, Case(50), episode_of=EpisodeOfSpeeds))
     broken = [str(result) for result in played if result.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([result.moved for result in played]) > 0.1
 
 
 def test_bases_keep_their_limits_and_roll_no_longer_than_chunks_allow():
-    played = [EpisodeOfBases(seed) for seed in range(40)]
+    played = [EpisodeOfBases(Case(seed)) for seed in range(40)]
     for episode in played:
         episode.run()
     broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
@@ -183,14 +186,14 @@ def test_bases_keep_their_limits_and_roll_no_longer_than_chunks_allow():
 
 
 def test_hands_that_servo_leads_keep_their_speeds_and_their_box():
-    played = [EpisodeOfLedHands(seed).run() for seed in range(25)]
+    played = [EpisodeOfLedHands(Case(seed)).run() for seed in range(25)]
     broken = [f"{seed}: {b}" for seed, episode in enumerate(played) for b in episode.broken]
     assert not broken, "\n".join(broken)
     assert np.mean([episode.moved for episode in played]) > 0.1
 
 
 def test_a_seed_plays_the_same_again():
-    assert play(7) == play(7)
+    assert play(Case(7)) == play(Case(7))
 
 
 def controller(from_desired: bool = True) -> TrajectoryController:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,28 +50,12 @@ def test_the_first_action_whose_last_update_exceeds_the_mean_of_its_earlier_ones
     assert wanted("update_ratio:-0.9+least:1", chunk) == 1, "never nothing"
 
 
-def test_the_raw_last_update_has_a_limit_of_its_own():
-    chunk = make_chunk([[9] * 4, [0.1, 0.3, 0.2, 0.1]])
-    assert wanted("last_update:0.25+least:1", chunk) == 1
-    assert wanted("last_update:0.35+least:1", chunk) == 4
-
-
 def test_samples_that_part_end_the_prefix():
     chunk = make_chunk(None, np.zeros((4, 2)))
     apart = np.array([[0.0, 0], [0.01, 0], [0.4, 0.4], [0, 0]])
     assert wanted("spread:0.1+least:1", chunk, samples=[apart, -apart]) == 2
     assert wanted("spread:0.5+least:1", chunk, samples=[apart, -apart]) == 4
     assert parse("spread:0.1:3").rule.samples == 3 and parse("spread:0.1").rule.samples == 2
-
-
-def test_an_action_that_contradicts_the_previous_chunk_ends_the_prefix_and_behind_its_end_nothing_does():
-    previous = make_chunk(None, [[0, 0], [1, 1], [2, 2], [3, 3]], stamp=0)
-    chunk = make_chunk(None, [[2, 2], [3.3, 3.3], [9, 9], [9, 9]], stamp=2)
-    assert wanted("agreement:0.2+least:1", chunk, previous=previous) == 1
-    assert wanted("agreement:0.4+least:1", chunk, previous=previous) == 4
-    assert wanted("agreement:0.2+least:1", previous, previous=chunk) == 4, "a later chunk is no previous one"
-    other = replace(previous, step_dt_s=0.05)
-    assert wanted("agreement:0.2+least:1", chunk, previous=other) == 4
 
 
 def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
@@ -84,9 +67,7 @@ def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
 
 DYNAMIC = (
     "update_ratio:0.4+least:1",
-    "last_update:0.2+least:1",
     "spread:0.1+least:1",
-    "agreement:0.1+least:1",
 )
 
 
@@ -100,9 +81,7 @@ def test_a_chunk_without_the_signal_is_executed_whole(word: str):
 def test_one_denoising_step_has_nothing_to_compare_the_last_with():
     assert wanted("update_ratio:0.4+least:1", make_chunk([[1, 2, 3]])) == 3
     assert parse("update_ratio:0.4").lacking(1) == "needs 2 denoising updates a chunk, and there are 1"
-    assert parse("last_update:0.4").lacking(1) == "" and parse("last_update:0.4").lacking(0)
     assert "2 further samples" in parse("spread:0.1").lacking(10) and not parse("spread:0.1").lacking(0, 2)
-    assert not parse("agreement:0.1").lacking(0)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +89,7 @@ def test_one_denoising_step_has_nothing_to_compare_the_last_with():
     [
         ("update_ratio:0.4", 0, "needs 2 denoising updates a chunk, and there are 0: use all or static:N."),
         ("update_ratio:0.4", 1, "needs 2 denoising updates a chunk, and there are 1"),
-        ("all; put *=last_update:1", 0, "needs 1 denoising updates a chunk, and there are 0"),
+        ("all; put *=update_ratio:0.4", 0, "needs 2 denoising updates a chunk, and there are 0"),
         ("spread:0.1", 10, "needs 2 further samples a chunk, and there are 0"),
     ],
 )
@@ -124,16 +103,10 @@ def test_a_horizon_without_its_signal_is_refused(spec: str, updates: int, says: 
     ("word", "chunk", "beside"),
     [
         ("update_ratio:0.4", make_chunk([[1, 1, NAN, 1], [1, 1, 1, 1]]), {}),
-        ("last_update:2", make_chunk([[1, 1, 1, 1], [1, 1, NAN, 1]]), {}),
         (
             "spread:0.1",
             make_chunk(None, np.zeros((4, 2))),
             {"samples": [np.array([[0, 0]] * 2 + [[NAN, 0]] * 2)]},
-        ),
-        (
-            "agreement:0.1",
-            make_chunk(None, [[0, 0], [0, 0], [NAN, 0], [0, 0]]),
-            {"previous": make_chunk(None)},
         ),
     ],
 )
@@ -148,14 +121,14 @@ def test_an_action_that_no_step_moves_has_converged():
 
 @given(
     arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 12)), elements=st.floats(width=32)),
-    st.sampled_from(["update_ratio:0.1", "last_update:0.5", "agreement:0.1", "static:5", "all"]),
+    st.sampled_from(["update_ratio:0.1", "static:5", "all"]),
     st.integers(0, 20),
     st.integers(0, 20),
 )
 def test_whatever_comes_at_least_one_action_and_at_most_all_are_executed(sizes, word, least, elastic):
     chunk = make_chunk(sizes)
     bounds = (f"+least:{least}" if least else "") + (f"+elastic:{elastic}" if elastic else "")
-    found = parse(word + bounds).of(HorizonInputs(chunk, make_chunk(sizes)))
+    found = parse(word + bounds).of(HorizonInputs(chunk))
     assert 1 <= found.wanted <= found.most <= chunk.horizon
     assert found.wanted >= min(least, chunk.horizon)
     assert 1 <= limited(chunk, found).executed <= chunk.horizon
@@ -180,10 +153,9 @@ def test_a_chunk_that_is_executed_whole_stays_as_it_is():
         ("all:3", "all takes no number: use static:N"),
         ("update_ratio:-1", "update_ratio:T takes a share above -1"),
         ("update_ratio:1:2", "update_ratio:T takes one number, not 2"),
-        ("last_update:0", "last_update:M takes a distance above 0"),
         ("spread:0.1:2:3", "spread:M:K takes a distance and"),
         ("spread:0.1:0", "spread:M:K takes a whole number"),
-        ("agreement:-1", "agreement:M takes a distance above 0"),
+        ("spread:-1", "spread:M:K takes a distance above 0"),
         ("static:3+most:4", "'most:4' is not a bound, or is given twice"),
         ("static:3+least:4+least:5", "'least:5' is not a bound, or is given twice"),
         ("static:3+elastic", "'' is no number"),
@@ -214,28 +186,6 @@ def test_each_task_may_have_a_rule_of_its_own():
         Horizons("all; =static:3")
     with pytest.raises(ValueError, match=r"'statik'.* static"):
         Horizons("all; put *=statik:3")
-
-
-def test_the_previous_chunk_is_the_newest_of_the_same_task_and_robot():
-    steady, off = np.zeros((6, 2)), np.ones((6, 2))
-    horizons = Horizons("agreement:0.1+least:1")
-    at = [make_chunk(None, actions, stamp=n) for n, actions in enumerate((steady, steady, off, off, off))]
-    assert horizons.of(at[0], "a").wanted == 6, "nothing was before"
-    assert horizons.of(at[2], "a").wanted == 1
-    assert horizons.of(at[1], "a").wanted == 6, "late: nothing older than it is remembered"
-    assert horizons.of(at[3], "a").wanted == 6, "the late one was not taken for the newest"
-    assert horizons.of(replace(at[4], actions=at[0].actions), "b").wanted == 6, "another task"
-    horizons.forget()
-    assert horizons.of(replace(at[4], stamp_ns=9 * STEP_NS), "b").wanted == 6
-    assert Horizons("agreement:0.1").of(at[2], "a").wanted == 6, "another robot's are its own"
-
-
-def test_after_a_robots_clock_was_set_back_its_chunks_are_compared_again():
-    steady, off = np.zeros((6, 2)), np.ones((6, 2))
-    horizons = Horizons("agreement:0.1+least:1")
-    horizons.of(make_chunk(None, steady, stamp=36_000), "a")
-    assert horizons.of(make_chunk(None, steady, stamp=10), "a").wanted == 6, "of another time"
-    assert horizons.of(make_chunk(None, off, stamp=11), "a").wanted == 1
 
 
 def test_a_horizon_of_another_package_is_found(added: Path):

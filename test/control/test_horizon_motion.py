@@ -58,9 +58,7 @@ def make_chunk(number: int, stamp_ns: int, rng: np.random.Generator) -> Chunk:
 @settings(max_examples=25)
 @given(
     words=st.lists(
-        st.sampled_from(
-            ["all", "static:1", "static:9", "static:17", "update_ratio:0.1+elastic:3", "agreement:0.3"]
-        ),
+        st.sampled_from(["all", "static:1", "static:9", "static:17", "update_ratio:0.1+elastic:3"]),
         min_size=1,
         max_size=6,
     ),

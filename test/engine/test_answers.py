@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted
@@ -22,7 +23,7 @@ from vla_accel_ros.engine.runner.answers import Answer, Answers, Said
 from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Forward
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.text.decoding import Sampling, decode
+from vla_accel_ros.models.text.decoding import Sampling
 
 MODEL: Pi = make_model(make_config("pi05"))
 CONFIG = MODEL.config.prefix

@@ -12,12 +12,12 @@ import pytest
 import torch
 from builders import CAMERAS, make_checkpoint, make_config, make_observation, make_policy
 
+from shared.decoding import decode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted
 from vla_accel_ros.engine.request import ASK
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.models.text.tokenizer import TextStream
 
 POLICY = make_policy("pi05")

@@ -18,12 +18,12 @@ from eight_stages import TIMES, EightStages, make_eight
 from frame_stream import FrameStream
 from recorded_graphs import recorded_graphs
 
+from shared.decoding import decode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Act, Observe, Request
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Chunk, Observation
 
 STEPS = 4

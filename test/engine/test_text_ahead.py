@@ -21,11 +21,12 @@ from overlapping import Hurrying
 from running_stream import Running
 from text_engine import LAYERS, WORDS, alone, asking, make_engine, policy_of
 
+from shared.decoding import decode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.lanes.lane import GROUPS_AHEAD
 from vla_accel_ros.engine.request import Ask, Request, Waits
 from vla_accel_ros.engine.runner.text import TextDecoder
-from vla_accel_ros.models.text.decoding import Sampling, decode
+from vla_accel_ros.models.text.decoding import Sampling
 
 GROUPS = 3
 

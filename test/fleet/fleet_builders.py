@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import Act
 from vla_accel_ros.extensions import FLEET_RULES, find
+from vla_accel_ros.fleet.admission.forecast import fleet_hz
+from vla_accel_ros.fleet.admission.replica_model import Measured
+from vla_accel_ros.fleet.admission.verdict import ROUNDING
 from vla_accel_ros.fleet.rules.rule import SERVE, FleetRule, FleetSetup, ReplicaProfile
 from vla_accel_ros.fleet.task import Task, TaskRequest
 
@@ -33,3 +37,8 @@ def make_request(robot: str, began_s: float = 0.0, kind: str = "reach", **told: 
     for name, value in told.items():
         setattr(task, name, value)
     return TaskRequest(Act(), robot, task=task)
+
+
+def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
+    """How many robots one replica serves with 99 of 100 chunks in time, each asking for chunks_per_s."""
+    return math.floor(fleet_hz([one], chunks_per_s, within_s) / chunks_per_s * ROUNDING)

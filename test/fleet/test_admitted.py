@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from fleet_builders import robots_in_time
 from fleet_stand_ins import Fleet, TimedReplica
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.admission import forecast
 from vla_accel_ros.fleet.admission.punctuality import ENOUGH, PATIENT, SLOWER, Punctuality
 from vla_accel_ros.fleet.admission.replica_model import Measured
-from vla_accel_ros.fleet.admission.verdict import Limits, Verdict, admit, robots_in_time
+from vla_accel_ros.fleet.admission.verdict import Limits, Verdict, admit
 from vla_accel_ros.fleet.protocol import Admission
 from vla_accel_ros.fleet.serving.settings import Settings
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleet_builders import robots_in_time
 from simulated_engine import BATCHES, STAGGERED, maker, measured, waited_s
 from simulated_fleet import Fleet
 
@@ -36,7 +37,6 @@ from vla_accel_ros.fleet.admission.forecast import (
     room,
 )
 from vla_accel_ros.fleet.admission.replica_model import FRAME, STEP, STEPS, Measured, ReplicaModel
-from vla_accel_ros.fleet.admission.verdict import robots_in_time
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 SERIAL = Measured(((1, 0.01), (4, 0.04)))

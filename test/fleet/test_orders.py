@@ -32,21 +32,15 @@ def test_the_wait_ratio_by_hand():
     (0.5 s against 0.2 s): the queue took from 2.0 to 2.3."""
     request = executed("/a", (0.0, 0.5, 1.0), (1.5, 2.0, 0.2), (2.3, 2.8, 1.0))
     assert request.task.waited_s == pytest.approx(0.5 + 0.3)
-    assert HighestWaitRatio(SETUP).ratio(request.task, 4.0) == pytest.approx(0.8 / 4.0)
-    assert HighestWaitRatio(SETUP, open_wait=True).ratio(request.task, 4.0) == pytest.approx(
-        (0.8 + 0.2) / 4.0
-    )
+    assert request.task.wait_ratio(4.0) == pytest.approx(0.8 / 4.0)
 
 
-def test_whether_the_first_wait_counts_is_a_choice():
-    new, served = make_request("/new", began_s=1.0), make_request("/served", began_s=1.0)
+def test_the_wait_for_the_first_chunk_does_not_count():
+    """A task that was never served would have waited all its life, and go before all others."""
+    served = make_request("/served", began_s=1.0)
     served.task.dispatched(2.0)
     served.task.answered(2.5, 1.0)
-    assert (
-        HighestWaitRatio(SETUP).ratio(new.task, 3.0) == HighestWaitRatio(SETUP).ratio(served.task, 3.0) == 0.0
-    )
-    counting = HighestWaitRatio(SETUP, first_wait=True)
-    assert counting.ratio(new.task, 3.0) == 1.0 and counting.ratio(served.task, 3.0) == pytest.approx(0.5)
+    assert served.task.wait_ratio(3.0) == make_request("/new", began_s=1.0).task.wait_ratio(3.0) == 0.0
 
 
 def test_the_higher_bucket_goes_first_then_the_longer_execution():
@@ -100,11 +94,11 @@ def test_an_execution_of_any_length_lifts_nobody_to_the_next_bucket():
     assert policy.next(EDGE, [long, waited], 10.0).requests[0].robot == "/waited"
 
 
-def test_the_length_of_a_first_execution_is_a_choice():
-    new, known = make_request("/new"), executed("/known", (0.0, 0.1, 1.5))
-    for first_s, first in ((1.0, "/known"), (2.0, "/new")):
-        policy = HighestWaitRatio(SETUP, first_execution_s=first_s)
-        assert policy.next(EDGE, [new, known], 1.0).requests[0].robot == first
+def test_a_first_execution_counts_as_one_second():
+    new = make_request("/new")
+    for known_s, first in ((1.5, "/known"), (0.5, "/new")):
+        ready = [new, executed("/known", (0.0, 0.1, known_s))]
+        assert HighestWaitRatio(SETUP).next(EDGE, ready, 1.0).requests[0].robot == first
 
 
 def test_numbers_that_cannot_be_are_refused():
@@ -116,8 +110,6 @@ def test_numbers_that_cannot_be_are_refused():
     for name, value in wrong:
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             RuleOptions(**{name: value})
-    with pytest.raises(ValueError, match=r"first_execution_s is 0\.0"):
-        HighestWaitRatio(SETUP, first_execution_s=0.0)
     assert make_policy("kairos")
 
 
@@ -130,7 +122,7 @@ def test_the_number_of_buckets_is_an_option():
         assert policy.next(EDGE, [waited, long], 10.0).requests == (first,)
 
 
-NAMES = ("gfair", "aged_remaining", "aged_srpt")
+NAMES = ("aged_remaining", "aged_srpt")
 
 
 def make_taught(name, limit=1):
@@ -194,15 +186,6 @@ def test_an_arm_that_moves_is_kept_moving_rather_than_another_begun():
     policy.ended(make_request("/over", kind="a", rounds=10).task, 0.0)
     assert first(policy, make_request("/new", 90.0, "short"), begun("/begun", "a", 1, 90.0)) == "/begun"
     assert first(policy, make_request("/new", 90.0, "short"), begun("/begun", "long", 1, 90.0)) == "/new"
-
-
-def test_the_slowdown_counts_by_its_square():
-    """Alone both take 10 s; 8 rounds are left of one and 5 of the other: 5 / 3^2 > 8 / 4^2 > 5 / 3.8^2."""
-    policy = make_policy("gfair")
-    policy.ended(make_request("/over", kind="a", rounds=10).task, 0.0)
-    old = begun("/old", "a", 2, 100.0 - 30.0)
-    assert first(policy, begun("/young", "a", 5, 100.0 - 20.0), old) == "/old"
-    assert first(policy, begun("/young", "a", 5, 100.0 - 28.0), old) == "/young"
 
 
 @pytest.mark.parametrize(("exponent", "most"), [(2.0, 20), (1.0, 10), (0.5, 7), (0.0, 5)])

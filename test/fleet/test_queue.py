@@ -86,7 +86,7 @@ def make_storm(seed: int, policy: str, plain: bool) -> Storm:
     return storm
 
 
-@pytest.mark.parametrize(("seed", "policy"), [(10, "fifo"), (11, "kairos"), (12, "gfair"), (13, "las")])
+@pytest.mark.parametrize(("seed", "policy"), [(10, "fifo"), (11, "kairos"), (12, "aged_srpt"), (13, "las")])
 def test_a_scheduler_that_looks_at_what_changed_does_what_one_that_looks_at_all_does(
     seed: int, policy: str
 ) -> None:

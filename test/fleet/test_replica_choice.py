@@ -1,8 +1,7 @@
-"""Near first, distant where that is sooner, two for what takes unusually long. Times are given."""
+"""Near first, distant where that is sooner. Times are given."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from fleet_stand_ins import Fleet, TimedReplica
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
-from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
+from vla_accel_ros.fleet.replicas.replica import SERVE
 from vla_accel_ros.fleet.serving.dispatch import busy_s
-from vla_accel_ros.fleet.serving.hedging import ENOUGH, Hedging
 from vla_accel_ros.fleet.serving.records import Work
 from vla_accel_ros.fleet.serving.settings import Settings
 from vla_accel_ros.fleet.serving.slowness import ENOUGH as FEWEST
@@ -206,92 +204,3 @@ def test_a_stall_among_many_answers_changes_little() -> None:
         slowness.took("gpu0", 1.0, 0.05, 2.0)
     assert slowness.factor("gpu0", 2.0) == LARGEST and slowness.factor("gpu1", 2.0) == 1.0
     assert slowness.factor("gpu0", 12.1) == 1.0
-
-
-def hedged(takes_s: float = 0.1) -> Fleet:
-    """A fleet whose edge took so long for as many requests as it takes to know."""
-    fleet = make_fleet(network_s=5.0, settings=Settings(stale_s=99.0, gone_s=99.0, serve_s=1.0, hedge=True))
-    for number in range(ENOUGH):
-        fleet.begin("/r0", number)
-        fleet.serve(takes_s)
-    return fleet
-
-
-def test_what_takes_longer_than_99_of_100_is_begun_on_another_and_the_first_chunk_counts() -> None:
-    fleet = hedged()
-    edge, cloud = fleet.replicas
-    fleet.begin("/r0", 100, state=(3.0,))
-    fleet.step(0.1)
-    assert not cloud.served
-    fleet.step(0.01)
-    fleet.step(0.01)
-    assert [round_.number for round_ in cloud.served] == [100]
-    cloud.finish()
-    fleet.step(0.01)
-    answer = fleet.told.answers[-1]
-    assert answer.replica == "cloud" and answer.round.number == 100 and answer.chunk is not None
-    assert [round_.number for round_ in edge.cancelled] == [100] and not edge.jobs
-    assert fleet.report("/r0").counts.hedged == 1
-    assert len(fleet.told.answers) == ENOUGH + 1
-
-
-def test_the_first_replica_may_still_be_the_first_and_nothing_is_hedged_unless_asked() -> None:
-    fleet = hedged()
-    edge, cloud = fleet.replicas
-    fleet.begin("/r0", 100)
-    fleet.step(0.2)
-    edge.finish()
-    fleet.step()
-    assert fleet.told.answers[-1].replica == "edge" and len(cloud.cancelled) == 1 and not cloud.jobs
-    plain = make_fleet(network_s=5.0)
-    for number in range(ENOUGH + 1):
-        plain.begin("/r0", number)
-        plain.step(0.2 if number == ENOUGH else 0.0)
-        assert not plain.replicas[1].served
-        plain.serve(0.1)
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_one_of_two_that_is_lost_leaves_it_to_the_other(lost: int) -> None:
-    fleet = hedged()
-    fleet.begin("/r0", 100)
-    fleet.step(0.2)
-    fleet.replicas[lost].finish(ReplicaLost("it is lost"))
-    fleet.step()
-    assert len(fleet.told.answers) == ENOUGH
-    fleet.replicas[1 - lost].finish()
-    fleet.step()
-    assert fleet.told.answers[-1].chunk is not None and len(fleet.told.answers) == ENOUGH + 1
-
-
-def test_one_that_is_silent_costs_no_more_than_its_deadline() -> None:
-    fleet = hedged()
-    edge, cloud = fleet.replicas
-    fleet.begin("/r0", 100)
-    fleet.step(0.2)
-    fleet.step(0.81)  # the edge's is over, the cloud's is not
-    assert [round_.number for round_ in edge.cancelled] == [100] and len(cloud.jobs) == 1
-    cloud.finish()
-    fleet.step()
-    assert fleet.told.answers[-1].replica == "cloud"
-
-
-def test_a_robot_that_goes_leaves_nothing_on_either() -> None:
-    fleet = hedged()
-    fleet.begin("/r0", 100)
-    fleet.step(0.2)
-    assert all(one.jobs for one in fleet.replicas)
-    fleet.scheduler.gone("/r0", fleet.now_s)
-    assert not any(one.jobs for one in fleet.replicas)
-
-
-def test_what_is_unusual_is_measured_of_each_replica() -> None:
-    hedging = Hedging()
-    for _ in range(ENOUGH - 1):
-        hedging.took("a", 0.1)
-    assert math.isinf(hedging.after_s("a")) and math.isinf(hedging.after_s("b"))
-    hedging.took("a", 0.5)
-    assert hedging.after_s("a") == 0.5
-    for number in range(1000):
-        hedging.took("a", 0.001 * (number % 100))
-    assert hedging.after_s("a") == pytest.approx(0.098, abs=0.0011)

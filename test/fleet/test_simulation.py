@@ -175,7 +175,7 @@ def test_policies_do_not_change_what_is_simulated():
     """The profiles that policies learn from are their own."""
     replicas = {EDGE: make_replica(2)}
     before = replicas[EDGE].profile.known()
-    Simulation(replicas, find(FLEET_RULES, "gfair")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
+    Simulation(replicas, find(FLEET_RULES, "aged_srpt")).open([Script("a", 9, (3,))] * 5, [0.0] * 5)
     assert replicas[EDGE].profile.known() == before
 
 

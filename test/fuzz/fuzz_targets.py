@@ -22,8 +22,8 @@ from fuzz_answers import ServerAnswers
 from mutators import damaged, misspelt
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.keys import keys_of
 from vla_accel_ros.contract.parts import MAX_PIXELS
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import ENCODINGS, ImageView, compressed_view, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest

@@ -22,6 +22,7 @@ import triton.language as tl
 from builders import make_config, make_model
 from drawing import DEVICE, Drawing
 from norms import norm_of
+from seated import flow_of
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -125,7 +126,7 @@ def results_of(model: Pi, precision: str, ops: Callable[[], Ops]) -> list[Tensor
                     rows.take(seat, noise[:1], own, pool.span(seat + 1, 0, lengths[seat]), form)
                 for _ in range(3):
                     rows.step([0, 1])
-                results += [rows.flow(seat).actions for seat in range(2)]
+                results += [flow_of(rows, seat).actions for seat in range(2)]
     return results
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from builders import make_config, make_model
 from drawing import CUDA, DEVICE
-from seated import Seated
+from seated import Seated, flow_of
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -180,7 +180,7 @@ def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, w
                 seats.take(seat, noise + number, own, spans, guide)
                 for _ in range(2):
                     seats.step([seat])
-                assert torch.equal(seats.flow(seat).actions, made[number])
+                assert torch.equal(flow_of(seats, seat).actions, made[number])
 
         def at(x: Tensor, t: Tensor) -> Tensor:
             return model.velocity(x, t, state, kv)

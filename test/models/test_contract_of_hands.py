@@ -14,9 +14,9 @@ from hand_arms import panda, panda_urdf, ur5e, ur5e_urdf
 from openvla_oft_oracle import folder_with_sizes
 from xvla_oracle import whole_folder
 
+from vla_accel_ros.contract.checks.findings import ERROR
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import ERROR
-from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.control.kinematics.rows import Rows
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy

@@ -29,6 +29,7 @@ from oracle_runs import Run
 from pi_fast_oracle import SAMPLES, PiFastOracle, pi_fast_names
 from xvla_oracle import XVLAOracle, xvla_names
 
+from shared.decoding import decode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.kernels.ops import ops_for
 from vla_accel_ros.models.flow.rtc import prefix_weights
@@ -37,7 +38,6 @@ from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.openvla.model import is_unused
 from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
 from vla_accel_ros.models.openvla_oft.pictures import crop, prepared, resize_lanczos
-from vla_accel_ros.models.text.decoding import decode
 
 NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")

@@ -36,6 +36,11 @@ def set_parameter(operator: Operator, node: str, name: str, value: object) -> Se
     return call(operator, SetParameters, f"{node}/set_parameters", request).results[0]
 
 
+def stop_cameras(operator: Operator, *names: str) -> None:
+    """Silence these cameras of the simulated robot, and only these."""
+    assert set_parameter(operator, "sim_robot", "stopped_cameras", ",".join(names)).successful
+
+
 def settled(operator: Operator, node: str, count: Callable[[], int]) -> int:
     """How many messages there are when all have come that a node sent before this: no further one before its
     next answer. It is silent, else this does not return."""

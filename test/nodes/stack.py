@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 from builders import CALM, make_checkpoint, make_config
-from calling import call
+from calling import call, stop_cameras
 from running import NodeProcess
 from std_srvs.srv import Trigger
 
@@ -60,7 +60,7 @@ class Stack:
         for process in processes:
             if process.process.poll() is not None:
                 process.start()
-        operator.stop_cameras(timeout_s=180.0)
+        stop_cameras(operator)
         call(operator, Trigger, "trajectory/resume", Trigger.Request())  # which may not be held
         set_going(operator)
         for process in processes:

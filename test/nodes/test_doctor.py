@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import rclpy
 from builders import CALM, make_checkpoint, make_config
-from calling import call, change, state
+from calling import call, change, state, stop_cameras
 from drivers import Drivers, Fault
 from lifecycle_msgs.msg import State, Transition
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -136,11 +136,11 @@ def test_whether_the_robot_could_move_when_something_keeps_it(start, operator, v
     operator.resume()
     wait_for_motion(operator)
 
-    operator.stop_cameras("wrist")
+    stop_cameras(operator, "wrist")
     wait_for_rest(operator)
     status, reasons = verdict()
     assert status == 1 and any("camera wrist" in reason or "camera/wrist" in reason for reason in reasons)
-    operator.stop_cameras()
+    stop_cameras(operator)
     wait_for_motion(operator)
 
     for process in (stack.inference.process, stack.trajectory.process):

@@ -18,8 +18,8 @@ from running import NodeProcess, until
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
-from vla_accel_ros.contract.findings import OK
-from vla_accel_ros.contract.graph_check import Qos, inputs, outputs, states
+from vla_accel_ros.contract.checks.findings import OK
+from vla_accel_ros.contract.checks.graph_check import Qos, inputs, outputs, states
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.graph import look, qos_of

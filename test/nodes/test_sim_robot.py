@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from calling import stop_cameras
 from running import NodeProcess, until
 from sensor_msgs.msg import Image
 from trajectory_msgs.msg import JointTrajectory
@@ -144,9 +145,9 @@ def test_a_stopped_camera_is_silent_and_the_other_goes_on(robot, contract):
             return convert.stamp_ns(images["front"][-1].header.stamp)
 
         operator.wait(lambda: images["front"], 90.0, "image of the front camera")
-        operator.stop_cameras("front")
+        stop_cameras(operator, "front")
         stopped, count = operator.now_ns(), len(images["wrist"])
         operator.wait(lambda: len(images["wrist"]) > count + 10, 90.0, "images of the wrist camera")
         assert newest_ns() <= stopped
-        operator.stop_cameras()
+        stop_cameras(operator)
         operator.wait(lambda: newest_ns() > stopped, 90.0, "front camera again")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, error, ok, warning
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING, Finding, error, ok, warning
 from vla_accel_ros.nodes.running.environment import MALLOC, fastdds_profile
 from vla_accel_ros.nodes.running.processes import Process, processes
 from vla_accel_ros.tools.doctor import gpu, report

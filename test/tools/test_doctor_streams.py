@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.sensing.arrivals import Arrival, Watched
 from vla_accel_ros.tools.doctor.streams import judge

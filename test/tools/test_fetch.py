@@ -20,7 +20,7 @@ from builders import make_checkpoint
 from groot_builders import make_groot_folder
 from lerobot_builders import make_lerobot_config, make_lerobot_folder
 
-from vla_accel_ros.contract.model_check import read_model
+from vla_accel_ros.contract.checks.model_check import read_model
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -11,7 +11,7 @@ from math import cos, sin
 import numpy as np
 import pytest
 
-from vla_accel_ros.contract.kinematics import Kinematics
+from vla_accel_ros.contract.files.kinematics import Kinematics
 from vla_accel_ros.tools.fleet.board import SILENT_S
 from vla_accel_ros.tools.pages import serving
 from vla_accel_ros.tools.view.metrics import CONTENT_TYPE, Metrics
@@ -94,7 +94,7 @@ def test_the_text_is_openmetrics_by_prometheus_own_parser() -> None:
 
 def test_documents_are_served_on_loopback_and_a_port_that_is_taken_is_named() -> None:
     count = iter(range(10))
-    documents = {"/metrics": (CONTENT_TYPE, lambda: f"{next(count)}\n")}
+    documents = {"/metrics": (CONTENT_TYPE, lambda _: f"{next(count)}\n")}
     with serving(documents, 0) as port:
         for number in range(2):  # made anew for each request
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:

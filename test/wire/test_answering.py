@@ -12,7 +12,7 @@ import pytest
 from builders import JOINTS, make_policy
 from PIL import Image
 
-from vla_accel_ros.contract.keys import PRESETS, keys_of
+from vla_accel_ros.contract.sections.keys import PRESETS, keys_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.answering import Answering

@@ -10,7 +10,7 @@ import pytest
 from policy_servers import WAIT_S, other_server
 from websockets.sync.server import ServerConnection
 
-from vla_accel_ros.contract.keys import keys_of
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.wire.arrays import pack, unpack
 from vla_accel_ros.wire.client import PolicyClient
 from vla_accel_ros.wire.dialects import ServerError

@@ -18,7 +18,7 @@ from peers import free_port, python, run
 from PIL import Image
 from policy_servers import WAIT_S, serving
 
-from vla_accel_ros.contract.keys import keys_of
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.answering import Answering

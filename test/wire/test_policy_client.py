@@ -13,7 +13,7 @@ from policy_servers import WAIT_S, other_server, serving
 from websockets.sync.server import ServerConnection
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.keys import PRESETS
+from vla_accel_ros.contract.sections.keys import PRESETS
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.arrays import pack

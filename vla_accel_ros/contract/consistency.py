@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.files.fields import Fields, closest
 from vla_accel_ros.control.contract import LEADS
 
 Contract = Any

@@ -18,13 +18,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vla_accel_ros.contract import readers, urdf
-from vla_accel_ros.contract.base import read_base
 from vla_accel_ros.contract.consistency import check_home, check_led, check_names, check_twist
-from vla_accel_ros.contract.fields import Fields
-from vla_accel_ros.contract.force import check_force, read_force
-from vla_accel_ros.contract.hands import Columns, make_arms, pose_of, read_collisions, read_hands
-from vla_accel_ros.contract.keys import Keys, read_keys
+from vla_accel_ros.contract.files import urdf
+from vla_accel_ros.contract.files.fields import Fields
 from vla_accel_ros.contract.parts import (
     LONGEST_AGE_S,
     NAME,
@@ -38,7 +34,12 @@ from vla_accel_ros.contract.parts import (
     Teleop,
     Twist,
 )
-from vla_accel_ros.contract.teleop import read_teleop
+from vla_accel_ros.contract.sections import readers
+from vla_accel_ros.contract.sections.base import read_base
+from vla_accel_ros.contract.sections.force import check_force, read_force
+from vla_accel_ros.contract.sections.hands import Columns, make_arms, pose_of, read_collisions, read_hands
+from vla_accel_ros.contract.sections.keys import Keys, read_keys
+from vla_accel_ros.contract.sections.teleop import read_teleop
 from vla_accel_ros.control.contract import LEADS
 from vla_accel_ros.control.force.guard import Force
 from vla_accel_ros.control.kinematics.arm import Arm

@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from vla_accel_ros.contract.base import AXES, FRAMED
-from vla_accel_ros.contract.bounded_yaml import load
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.files.bounded_yaml import load
+from vla_accel_ros.contract.files.fields import UNKNOWN
 from vla_accel_ros.contract.parts import Base
+from vla_accel_ros.contract.sections.base import AXES, FRAMED
 from vla_accel_ros.extensions import BASES
 
 IMAGES, STATE = "observation.images.", "observation.state"

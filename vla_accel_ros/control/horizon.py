@@ -7,23 +7,19 @@ is known beside it; it is chosen by a word, the parameter `horizon`:
     static:N            the first N
     update_ratio:T      until an action's last denoising update exceeds (1 + T) x the mean of its earlier ones
                         (Kairos, section 3.1)
-    last_update:M       until an action's last denoising update exceeds M [normalised units]
     spread:M            until 2 further samples from the same prefix (spread:M:K: K) and the chunk lie further
                         than M apart [the contract's units]
-    agreement:M         until an action lies further than M from what the previous chunk has for its time
-                        [the contract's units] (A3's verification, without another pass)
-    ...+least:N         but at least N actions (Kairos' H_min; the last four have at least 8 without it)
+    ...+least:N         but at least N actions (Kairos' H_min; the last two have at least 8 without it)
     ...+elastic:N       and up to N more while the next chunk is late
 
 Distances are RMS over the joints. An action whose signal is NaN ends the prefix; a chunk without the signal
-(no denoising updates, no previous chunk, no samples) is executed whole. docs/lab/horizon.md says how well
-each signal predicts errors; control.horizon_rules computes them.
+(no denoising updates, no samples) is executed whole. docs/lab/horizon.md says how well each signal predicts
+errors; control.horizon_rules computes them.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -42,11 +38,9 @@ MOST_NUMBER = 10_000
 
 @dataclass(frozen=True)
 class HorizonInputs:
-    """A chunk and the inputs of a rule. previous: the robot's previous chunk of the same task.
-    samples: further samples from the same prefix, float [H, D] each."""
+    """A chunk and the inputs of a rule. samples: further samples from the same prefix, float [H, D] each."""
 
     chunk: Chunk
-    previous: Chunk | None = None
     samples: Sequence[np.ndarray] = ()
 
 
@@ -100,7 +94,7 @@ class BoundedRule:
 
 
 class Horizons:
-    """Computes the horizons of one robot's chunks, with one rule for each task. Thread-safe.
+    """Computes the horizons of chunks, with one rule for each task. Thread-safe.
 
     spec: "RULE", or "RULE; PATTERN=RULE; ...". The first pattern that matches the instruction decides;
     patterns are file name patterns (`*`, `?`) and ignore case.
@@ -119,8 +113,6 @@ class Horizons:
                     "'put *=static:12'."
                 )
             self._tasks.append((pattern.strip().casefold(), parse(word)))
-        self._lock = threading.Lock()
-        self._previous: tuple[Chunk, str] | None = None
 
     def check(self, updates: int) -> None:
         """Raise ValueError, with one sentence, if chunks with that many denoise updates lack the signal of a
@@ -135,29 +127,12 @@ class Horizons:
         return next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
 
     def of(self, chunk: Chunk, instruction: str = "", samples: Sequence[np.ndarray] = ()) -> Horizon:
-        """Return the horizon of the robot's next chunk, and keep that chunk as the previous one unless it was
-        overtaken by a newer one."""
-        with self._lock:
-            previous = self._previous
-            if previous is None or not _overtaken(chunk, previous[0]):
-                self._previous = (chunk, instruction)
-        same = previous[0] if previous is not None and previous[1] == instruction else None
-        return self.rule(instruction).of(HorizonInputs(chunk, same, samples))
+        """Return the horizon of a chunk."""
+        return self.rule(instruction).of(HorizonInputs(chunk, samples))
 
     def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
-        """Return the robot's next chunk with its execution horizon set."""
+        """Return the chunk with its execution horizon set."""
         return limited(chunk, self.of(chunk, instruction))
-
-    def forget(self) -> None:
-        """Forget the previous chunk."""
-        with self._lock:
-            self._previous = None
-
-
-def _overtaken(chunk: Chunk, newer: Chunk) -> bool:
-    """Whether a chunk is older than the one that came before it, by less than that lasts. If it is older by
-    more, the robot's clock was set back."""
-    return 0 < newer.stamp_ns - chunk.stamp_ns < newer.horizon * newer.step_dt_s * 1e9
 
 
 def limited(chunk: Chunk, horizon: Horizon) -> Chunk:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from vla_accel_ros.control.horizon import ALL, LEAST, HorizonInputs, whole
-from vla_accel_ros.types import Chunk
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,6 @@ def update_ratio(inputs: HorizonInputs) -> np.ndarray | None:
     return np.where((last == 0.0) & (earlier == 0.0), -1.0, ratio)
 
 
-def last_update(inputs: HorizonInputs) -> np.ndarray | None:
-    """Each action's last denoise update [H], RMS in normalised units; None without denoise updates."""
-    return None if inputs.chunk.step_magnitudes is None else inputs.chunk.update_magnitudes
-
-
 def spread(inputs: HorizonInputs) -> np.ndarray | None:
     """Standard deviation of each action over the chunk and its further samples [H], RMS over the joints."""
     if not inputs.samples:
@@ -75,32 +69,10 @@ def spread(inputs: HorizonInputs) -> np.ndarray | None:
     return np.sqrt(every.var(axis=0, ddof=1).mean(axis=-1))
 
 
-def disagreement(inputs: HorizonInputs) -> np.ndarray | None:
-    """Distance of each action from the previous chunk at the same time, RMS over the joints [h]. Actions
-    after the end of the previous chunk have no value."""
-    chunk, previous = inputs.chunk, inputs.previous
-    if previous is None or not _comparable(previous, chunk):
-        return None
-    remainder = previous.rest(chunk.stamp_ns)[: chunk.horizon]
-    distance = chunk.actions[: len(remainder)].astype(np.float64) - remainder
-    return np.sqrt(np.square(distance).mean(axis=-1))
-
-
-def _comparable(previous: Chunk, chunk: Chunk) -> bool:
-    alike = previous.step_dt_s == chunk.step_dt_s and previous.actions.shape[1] == chunk.actions.shape[1]
-    return alike and previous.stamp_ns <= chunk.stamp_ns
-
-
 def _only(numbers: tuple[float, ...], form: str) -> float:
     if len(numbers) != 1:
         raise ValueError(f"{form} takes one number, not {len(numbers)}.")
     return numbers[0]
-
-
-def _positive(value: float, form: str) -> float:
-    if value <= 0.0:
-        raise ValueError(f"{form} takes a distance above 0, not {value:g}.")
-    return value
 
 
 def make_all(numbers: tuple[float, ...]) -> Static:
@@ -123,22 +95,11 @@ def make_update_ratio(numbers: tuple[float, ...]) -> Threshold:
     return Threshold(update_ratio, limit, updates=2)
 
 
-def make_last_update(numbers: tuple[float, ...]) -> Threshold:
-    """Make `last_update:M`."""
-    form = "last_update:M"
-    return Threshold(last_update, _positive(_only(numbers, form), form), updates=1)
-
-
 def make_spread(numbers: tuple[float, ...]) -> Threshold:
     """Make `spread:M` or `spread:M:K`."""
     form = "spread:M:K"
     if len(numbers) not in (1, 2):
         raise ValueError(f"{form} takes a distance and, if you like, a number of samples.")
-    count = whole(numbers[1], form) if len(numbers) == 2 else 2
-    return Threshold(spread, _positive(numbers[0], form), samples=count)
-
-
-def make_agreement(numbers: tuple[float, ...]) -> Threshold:
-    """Make `agreement:M`."""
-    form = "agreement:M"
-    return Threshold(disagreement, _positive(_only(numbers, form), form))
+    if numbers[0] <= 0.0:
+        raise ValueError(f"{form} takes a distance above 0, not {numbers[0]:g}.")
+    return Threshold(spread, numbers[0], samples=whole(numbers[1], form) if len(numbers) == 2 else 2)

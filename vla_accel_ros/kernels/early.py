@@ -57,7 +57,7 @@ class EarlyReads(TorchDispatchMode):
         """A kernel that reads `constant` early. waits: whether it waits before the next begins."""
         for name, tensor in constant:
             read = _addresses(tensor)
-            overlap = (at for at in self._writers if read.start < at.stop and at.start < read.stop)
+            overlap = (span for span in self._writers if read.start < span.stop and span.start < read.stop)
             if written := next(overlap, None):
                 raise RuntimeError(
                     f"{self._stage}: {kernel} reads {name} before {self._writers[written]}, which writes it, "

@@ -1,4 +1,4 @@
-"""Collects what contract/graph_check judges: the endpoints at the other end of our topics, their types and
+"""Collects what checks/graph_check judges: the endpoints at the other end of our topics, their types and
 QoS.
 
 A node checks when it configures, and refuses what cannot work. It checks again while it runs, since a driver
@@ -19,8 +19,8 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding, refuse
-from vla_accel_ros.contract.graph_check import Endpoint, Qos, Wanted, fitting, judge, misplaced
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING, Finding, refuse
+from vla_accel_ros.contract.checks.graph_check import Endpoint, Qos, Wanted, fitting, judge, misplaced
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.diagnostics import status
 

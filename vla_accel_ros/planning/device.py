@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.files import bounded_yaml
 from vla_accel_ros.planning.operations import BYTES, GATED, PACKED, ROWS, SDPA
 
 FOLDER = Path(__file__).parent / "devices"

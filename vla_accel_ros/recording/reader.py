@@ -23,7 +23,7 @@ from mcap.stream_reader import StreamReader
 from mcap.summary import Summary
 from mcap_ros2.decoder import DecoderFactory
 
-from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.files import bounded_yaml
 from vla_accel_ros.models.json_file import check_pointer
 from vla_accel_ros.recording.bounds import (
     MOST_RECORD_BYTES,

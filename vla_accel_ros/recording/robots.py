@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from vla_accel_ros.contract.checks.graph_check import forces
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import forces
 from vla_accel_ros.extensions import BUILT_IN, CONTROLLERS, controller_kind
 from vla_accel_ros.recording.reader import Bag
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
-from vla_accel_ros.contract.graph_check import IMAGE_TYPES, INFO_TYPE, JOINTS_TYPE
+from vla_accel_ros.contract.checks.graph_check import IMAGE_TYPES, INFO_TYPE, JOINTS_TYPE
 from vla_accel_ros.sensing.cameras.compressed import check_picture, decode
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view, write_rgb
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from vla_accel_ros.contract.fields import closest
+from vla_accel_ros.contract.files.fields import closest
 from vla_accel_ros.tools.working import working
 
 GROUPS = {

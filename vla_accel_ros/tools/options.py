@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_accel_ros.engine.config import EngineConfig, options
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+from vla_accel_ros.tools.provenance import provenance
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +83,19 @@ def engine_options(
         parser.add_argument(*(f"--{each.replace('_', '-')}" for each in (name, *former)), **about)
 
 
+def demo_options(parser: argparse.ArgumentParser, out: str, episodes: int | None, which: str) -> None:
+    """Add what the demos have in common. out: folder of the results. episodes: the default number; which:
+    these are."""
+    add = parser.add_argument
+    add("--headless", action="store_true", help="lines instead of the live view")
+    add("--episodes", type=int, default=episodes, metavar="N", help=which)
+    add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
+    folder = "folder for all results (default: %(default)s)"
+    add("--out", type=Path, default=Path(out), metavar="DIR", help=folder)
+    add("--seed", type=int, default=0, help="seed of the first scene (default: %(default)s)")
+    add("--domain", type=int, metavar="ID", help="ROS domain (default: a free one)")
+
+
 def chosen_contract(arguments: argparse.Namespace) -> Path:
     """Return the --contract file, or the simulated arm's contract."""
     return arguments.contract or demo_contract()
@@ -116,6 +131,12 @@ def _namespace(text: str) -> str:
     return text.rstrip("/")
 
 
+def timeout_option(parser: argparse.ArgumentParser, default_s: float, what: str) -> None:
+    """Add --timeout S, the longest wait for or until something."""
+    what = f"longest wait {what} (default: %(default)g s)"
+    parser.add_argument("--timeout", type=float, default=default_s, metavar="S", help=what)
+
+
 def compute_options(parser: argparse.ArgumentParser) -> None:
     """Add --device and --dtype."""
     parser.add_argument("--device", choices=("cpu", "cuda"), help="(default: cuda where there is one)")
@@ -141,6 +162,13 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, and make its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def write_figures(document: Mapping[str, Any], *files: Path | None) -> None:
+    """Write a document as JSON, with this machine's provenance, into the files that are given."""
+    text = json.dumps({**document, **provenance()}, indent=1) + "\n"
+    for file in filter(None, files):
+        write_text(file, text)
 
 
 def output_file(text: str) -> Path:

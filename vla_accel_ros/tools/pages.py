@@ -6,32 +6,53 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlsplit
 
 LOOPBACK = "127.0.0.1"
 MOST_PORT = 65_535
 
+Make = Callable[[Mapping[str, str]], str | bytes]
+"""Makes a document from the query of its address. Raises ValueError or OverflowError if that is wrong."""
 
-@contextmanager
-def serving(
-    documents: Mapping[str, tuple[str, Callable[[], str]]], port: int, address: str = LOOPBACK
-) -> Iterator[int]:
-    """Serve until the context ends; gives the port, a free one for 0.
 
-    documents: path -> its content type and what makes its text. Raises ValueError if the port is none,
-    OSError naming the port if it is taken.
+def server_of(
+    documents: Mapping[str, tuple[str, Make]], port: int, address: str = LOOPBACK
+) -> ThreadingHTTPServer:
+    """A server to be run with serve_forever, port 0 for a free one.
+
+    documents: path -> its content type and what makes it. Raises ValueError if the port is none, OSError
+    naming the port if it is taken.
     """
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms for the browser to acknowledge its headers
         timeout = 10.0
 
         def do_GET(self) -> None:
-            kind, make = documents.get(self.path.partition("?")[0], ("text/plain", None))
-            body = (f"there is {', '.join(documents)}" if make is None else make()).encode()
-            self.send_response(404 if make is None else 200)
+            url = urlsplit(self.path)
+            host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+            if address == LOOPBACK and host not in (LOOPBACK, "localhost"):  # another site's name leads here
+                self._send(403, "text/plain", f"ask for {LOOPBACK} or localhost")
+            elif url.path not in documents:
+                self._send(404, "text/plain", f"there is {', '.join(documents)}")
+            else:
+                kind, make = documents[url.path]
+                try:
+                    body = make(dict(parse_qsl(url.query, keep_blank_values=True)))
+                except (ValueError, OverflowError) as error:
+                    self._send(400, "text/plain", str(error))
+                else:
+                    self._send(200, kind, body)
+
+        def _send(self, status: int, kind: str, body: str | bytes) -> None:
+            data = body if isinstance(body, bytes) else body.encode()
+            self.send_response(status)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Cache-Control", "no-store")
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(data)
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Say nothing about each request."""
@@ -45,6 +66,13 @@ def serving(
             f"cannot serve on {address} port {port} ({error.strerror}): give another one"
         ) from error
     server.daemon_threads = True
+    return server
+
+
+@contextmanager
+def serving(documents: Mapping[str, tuple[str, Make]], port: int, address: str = LOOPBACK) -> Iterator[int]:
+    """Serve until the context ends, see server_of; gives the port."""
+    server = server_of(documents, port, address)
     threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
     try:
         yield server.server_port

@@ -10,7 +10,7 @@ import argparse
 import math
 import sys
 
-from vla_accel_ros.tools.options import Run, namespace_option, subcommand
+from vla_accel_ros.tools.options import Run, namespace_option, subcommand, timeout_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,16 +29,9 @@ def _register(
     run: Run,
 ) -> None:
     parser = subcommand(subparsers, name, what, run)
-    add = parser.add_argument
-    add("words", metavar=words, help="the words as one argument, in quotes")
+    parser.add_argument("words", metavar=words, help="the words as one argument, in quotes")
     namespace_option(parser)
-    add(
-        "--timeout",
-        type=float,
-        default=20.0,
-        metavar="S",
-        help="longest wait once the nodes have started (default: %(default)g s)",
-    )
+    timeout_option(parser, 20.0, "once the nodes have started")
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[str, float]:

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from vla_accel_ros.contract.checks.controller_check import node_of
+from vla_accel_ros.contract.checks.graph_check import odometry, person, transforms
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.controller_check import node_of
-from vla_accel_ros.contract.graph_check import odometry, person, transforms
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.running.environment import enclave
 from vla_accel_ros.recording.marks import EVENTS

@@ -28,7 +28,7 @@ from vla_accel_ros.tools.options import (
 )
 
 if TYPE_CHECKING:
-    from vla_accel_ros.contract.keys import Keys
+    from vla_accel_ros.contract.sections.keys import Keys
     from vla_accel_ros.engine.config import EngineConfig
     from vla_accel_ros.wire.server import PolicyServer
 
@@ -129,7 +129,7 @@ def threads_for(config: EngineConfig, clients: int) -> int:
 def _keys(name: str, images: Sequence[str]) -> Keys:
     """Of a preset or a contract. Raises ValueError if clients of this form cannot be answered."""
     from vla_accel_ros.contract.contract import Contract
-    from vla_accel_ros.contract.keys import OPENPI, keys_of
+    from vla_accel_ros.contract.sections.keys import OPENPI, keys_of
 
     keys = Contract.load(name).keys if name.endswith((".yaml", ".yml")) else keys_of(name, images)
     if keys.dialect != OPENPI:

@@ -15,11 +15,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from vla_accel_ros.contract.keys import Keys
+from vla_accel_ros.contract.sections.keys import Keys
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.micro_requests import DENOISE
-from vla_accel_ros.types import Agreement, Observation
+from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.keys import images_in, pictures, prompt_in, state_in, vector
 
 
@@ -76,10 +76,7 @@ class Answering:
                 f"delay is {delay} and action_prefix {list(prefix.shape)}: send [n, {policy.joints}] with "
                 "n of at least delay"
             )
-        if delay and delay <= policy.trained_delay:
-            wishes["committed"] = prefix[:delay]
-        elif len(prefix):
-            steps = float(self.engine.config.steps)
-            agreement = Agreement("guidance", prefix, delay, len(prefix), "LINEAR", "identity", steps, -1)
-            wishes["guidance"] = Guidance.of(policy, agreement, state, policy.config.horizon)
+        if len(prefix):
+            steps = self.engine.config.steps
+            wishes |= Guidance.continuing(policy, prefix, delay, len(prefix), state, steps)
         return wishes

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.keys import HANDS, JOINTS, TWIST, VELOCITIES
+from vla_accel_ros.contract.sections.keys import HANDS, JOINTS, TWIST, VELOCITIES
 from vla_accel_ros.types import Chunk, Observation
 from vla_accel_ros.wire.continuing import Continuing
 from vla_accel_ros.wire.dialects import ServerError

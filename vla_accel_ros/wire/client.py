@@ -19,7 +19,7 @@ from websockets.exceptions import WebSocketException
 from websockets.protocol import State
 from websockets.sync.client import ClientConnection, connect
 
-from vla_accel_ros.contract.keys import OPENPI
+from vla_accel_ros.contract.sections.keys import OPENPI
 from vla_accel_ros.wire.arrays import MOST_BYTES, pack, unpack, unpack_any
 from vla_accel_ros.wire.dialects import DIALECT, LETTERS, ServerError, check_error
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vla_accel_ros.contract.keys import GALAXEA, OPENPI, STARVLA, VLLM_OMNI
+from vla_accel_ros.contract.sections.keys import GALAXEA, OPENPI, STARVLA, VLLM_OMNI
 
 LETTERS = 300
 MOST_ACTIONS, MOST_DIMS = 1024, 256

@@ -1,4 +1,4 @@
-"""Reads and writes requests of openpi's protocol by their keys (contract/keys.py).
+"""Reads and writes requests of openpi's protocol by their keys (contract/sections/keys.py).
 
 A server reads what openpi's policies take: uint8, or float in [0, 1]; [H, W, 3] or [3, H, W]; or the bytes of
 a JPEG or PNG. A client writes what the public clients send.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vla_accel_ros.contract.keys import Keys, Path
+from vla_accel_ros.contract.sections.keys import Keys, Path
 from vla_accel_ros.sensing.cameras.compressed import decode
 from vla_accel_ros.sensing.cameras.image import CompressedView
 

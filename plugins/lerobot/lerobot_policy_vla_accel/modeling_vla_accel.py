@@ -15,7 +15,7 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor
 
 from lerobot_policy_vla_accel.configuration_vla_accel import VlaAccelConfig
-from vla_accel_ros.contract.keys import keys_of
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.wire.client import PolicyClient
 from vla_accel_ros.wire.keys import write
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla_folder, make_openvla_observation
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.engine.actors import tokens as token_actor
 from vla_accel_ros.engine.actors.tokens import PackedTokenActor
 from vla_accel_ros.engine.config import PIPELINED
@@ -35,7 +36,6 @@ from vla_accel_ros.models.layers import packed
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.openvla.policy import ActionStats, OpenVLAPolicy
 from vla_accel_ros.models.policies import WordedPolicy
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 
 MOST = 9

@@ -8,13 +8,13 @@ import torch
 from frame_stream import FrameStream, held_slots
 from openvla_builders import make_openvla_observation
 
+from shared.decoding import decode
 from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.tokens import TokenFrames
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
-from vla_accel_ros.models.text.decoding import decode
 
 
 class Alternating(TokenFrames):

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 from builders import make_config, make_model
-from seated import Seated
+from seated import Seated, flow_of
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -313,7 +313,7 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
             moved = []
             for _ in range(STEPS):
                 batch.step()
-                moved.append(each.flow(0).update[..., :joints].square().mean(-1).sqrt().cpu())
+                moved.append(flow_of(each, 0).update[..., :joints].square().mean(-1).sqrt().cpu())
             found = torch.from_numpy(each.results([0])[0].wait().magnitudes)
             torch.testing.assert_close(found, torch.stack(moved), rtol=1e-5, atol=1e-6)
             assert_near(found, torch.from_numpy(magnitudes))

@@ -20,6 +20,7 @@ from openvla_builders import make_openvla, make_openvla_config, make_openvla_fol
 from seated import Seated
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.runner.answers import Answers
@@ -33,7 +34,6 @@ from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.layers.packed import Segment, forward
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.text.decoding import decode
 
 pytestmark = pytest.mark.gpu
 MORE = 1.5

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.runner.answers import Answers
@@ -25,7 +26,6 @@ from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Segment, Span, forward
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.text.decoding import decode
 
 CPU = torch.device("cpu")
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from guiding import kept
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,7 +16,6 @@ from vla_accel_ros.models.flow.rtc import (
     SCHEDULES,
     Guidance,
     guidance_weight,
-    kept,
     prefix_weights,
 )
 from vla_accel_ros.models.flow.sampling import sample

@@ -8,12 +8,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from guiding import kept
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from vla_accel_ros.models.flow.noise import coherent, fresh
-from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance, kept
+from vla_accel_ros.models.flow.rtc import SCHEDULES, Guidance
 from vla_accel_ros.models.flow.sampling import flow_times, sample
 from vla_accel_ros.models.flow.solver import SOLVERS
 

@@ -11,9 +11,9 @@ from closeness import assert_near
 from openvla_builders import make_openvla, make_openvla_config
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.models.text.decoding import decode
 
 
 @pytest.fixture(params=[1, 2, 4], ids=["1 kv head", "2 kv heads", "4 kv heads"])

@@ -26,6 +26,7 @@ from openvla_builders import (
 )
 from PIL import Image
 
+from shared.decoding import decode
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
@@ -38,7 +39,6 @@ from vla_accel_ros.models.openvla.policy import (
     openvla_prompt,
 )
 from vla_accel_ros.models.openvla.sizes import infer_openvla
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 
 NO_STATE = np.zeros(0)

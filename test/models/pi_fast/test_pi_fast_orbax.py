@@ -17,12 +17,12 @@ import tensorstore
 import torch
 from oracle import FOLDER
 
+from shared.decoding import decode
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
-from vla_accel_ros.models.text.decoding import decode
 from vla_accel_ros.types import Observation
 
 CAMERAS = ("base_0_rgb", "base_1_rgb", "wrist_0_rgb")

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from openvla_builders import make_openvla
 from torch import Tensor
 
+from shared.decoding import decode
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.text.decoding import Sampling, decode
+from vla_accel_ros.models.text.decoding import Sampling
 
 COUNT = 6
 

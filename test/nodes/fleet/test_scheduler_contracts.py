@@ -154,7 +154,7 @@ def test_fleet_up_passes_its_options_to_node() -> None:
         "--goal",
         "many_robots",
         "--param",
-        "hedge:=true",
+        "most_robots:=3",
     ]
     words = node_arguments(parser.parse_args(command))
     for word in (
@@ -162,11 +162,11 @@ def test_fleet_up_passes_its_options_to_node() -> None:
         "goal:='many_robots'",
         "ray_replicas:='edge:1 cloud:2'",
         "ray_address:='auto'",
-        "hedge:=true",
+        "most_robots:=3",
     ):
         assert word in words
     with pytest.raises(ValueError, match="NAME:=VALUE"):
-        node_arguments(parser.parse_args([*command, "--param", "hedge"]))
+        node_arguments(parser.parse_args([*command, "--param", "most_robots"]))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         node_arguments(parser.parse_args([*command, "--model", "/nowhere"]))
 

@@ -10,6 +10,7 @@ import signal
 
 import numpy as np
 import pytest
+from calling import stop_cameras
 from stack import (
     Stack,
     at_rest_from_ns,
@@ -94,14 +95,14 @@ def test_kill_9_of_inference_in_motion_stops_the_arm_and_a_new_process_goes_on(s
 
 
 def test_a_stopped_camera_stops_the_arm_and_its_return_sets_it_going(stack, operator, contract):
-    operator.stop_cameras("wrist")
+    stop_cameras(operator, "wrist")
     stopped_ns = operator.now_ns()
     assert_stopped_smoothly(operator, stopped_ns, stopped_ns - S // 5, age_limit_s(contract))
     operator.wait(
         lambda: "wrist" in operator.diagnostics["inference: inference"].message, 90.0, "word of the camera"
     )
     assert_held(operator)
-    operator.stop_cameras()
+    stop_cameras(operator)
     wait_for_motion(operator)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.kv.results import Results
 from vla_accel_ros.engine.runner.frames import Extent, Part, Prefill, Preprocess, worded_policy
 from vla_accel_ros.models.layers import packed
-from vla_accel_ros.models.layers.packed import Forward, Segment
+from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.micro_requests import INDEX, KV, STATE, WORDS, MicroRequest, micro_batches
 from vla_accel_ros.models.policies import AnyPolicy, FlowPolicy, computed
 from vla_accel_ros.types import Observation
@@ -56,21 +55,12 @@ class PlainFrame:
 
 
 class PlainPrefill(Prefill):
-    """Prefill by the plain network. forward: computes the rest of a causal prefix, None = in plain torch.
-    results: where they are kept, None = in its own."""
+    """Prefill by the plain network. results: where they are kept, None = in its own."""
 
-    def __init__(
-        self,
-        policy: AnyPolicy,
-        pool: KVPool,
-        forward: Forward | None = None,
-        results: Results | None = None,
-    ) -> None:
+    def __init__(self, policy: AnyPolicy, pool: KVPool, results: Results | None = None) -> None:
         self._chain, self._pool, self._preprocess = policy.chain, pool, Preprocess(policy)
         self.results = results or Results(policy, pool)
         self.in_parts = any(micro.times > 1 for micro in self._chain.of_frame)
-        if self._chain.causal:
-            self._forward: Forward = forward or partial(packed.forward, policy.model.stack)
 
     def observe(self, observation: Observation, policy: AnyPolicy, slot: int) -> Extent:
         frame = self.begin(observation, policy, slot)
@@ -142,5 +132,6 @@ class PlainPrefill(Prefill):
             into.copy_(part[:, :, :, :shared])
         past = (self._pool.span(slot, 0, shared),) if shared else ()
         out = self._pool.span(slot, shared, n_tokens)
-        (hidden,) = self._forward([Segment(embeddings[:, shared:], past, causal=True, out=out)])
+        segment = Segment(embeddings[:, shared:], past, causal=True, out=out)
+        (hidden,) = packed.forward(policy.model.stack, [segment])
         return {KV: self._pool.view(slot, n_tokens), "hidden": hidden[0, -1]}

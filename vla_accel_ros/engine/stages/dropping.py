@@ -116,40 +116,32 @@ def few_bits_in_prefix(model: Any) -> bool:
 
 
 def _drop(layer: Any, kind: str, name: str, o: bool = True, scaled: bool = False) -> None:
-    attention, mlp = layer.self_attn, layer.mlp
     folded = fold_layer(layer, scaled)
     names = ("qkv", "o", "gate_up", "down") if o else ("qkv", "gate_up", "down")
-    linears = [
-        attention.q_proj,
-        attention.k_proj,
-        attention.v_proj,
-        mlp.gate_proj,
-        mlp.up_proj,
-        mlp.down_proj,
-    ]
-    if o:
-        linears.append(attention.o_proj)
-    give(layer, {one: quantized(getattr(folded, one), kind) for one in names}, linears, name)
+    _give(layer, {one: quantized(getattr(folded, one), kind) for one in names}, name)
 
 
 def _keep(layer: Any, made: Int8Layer | Int8Vision, name: str) -> None:
     """Keep a layer's 8-bit matrices instead of the exact ones; matrices that its calibration leaves exact
     stay."""
-    attention, mlp = layer.self_attn, layer.mlp
-    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
-    if isinstance(made, Int8Vision):
-        linears = {"qkv": qkv, "o": [attention.out_proj], "fc1": [mlp.fc1], "fc2": [mlp.fc2]}
-    else:
-        fed = {"gate_up": [mlp.gate_proj, mlp.up_proj], "down": [mlp.down_proj]}
-        linears = {"qkv": qkv, "o": [attention.o_proj], **fed}
     small = {one: weight for one, weight in vars(made).items() if isinstance(weight, Quantized)}
     if small:
-        give(layer, small, [linear for one in small for linear in linears[one]], name)
+        _give(layer, small, name)
 
 
 def _drop_vision(layer: vision.Layer, kind: str, name: str) -> None:
     attention, mlp = layer.self_attn, layer.mlp
-    linears = [attention.q_proj, attention.k_proj, attention.v_proj]
-    matrices: dict[str, Tensor] = {"qkv": fuse(linears)[0], "fc1": mlp.fc1.weight, "fc2": mlp.fc2.weight}
-    small = {one: quantized(matrix, kind) for one, matrix in matrices.items()}
-    give(layer, small, [*linears, mlp.fc1, mlp.fc2], name)
+    qkv: Tensor = fuse([attention.q_proj, attention.k_proj, attention.v_proj])[0]
+    matrices = {"qkv": qkv, "fc1": mlp.fc1.weight, "fc2": mlp.fc2.weight}
+    _give(layer, {one: quantized(matrix, kind) for one, matrix in matrices.items()}, name)
+
+
+def _give(layer: Any, small: dict[str, Quantized], name: str) -> None:
+    """Give a layer these matrices instead of the exact ones of the same names."""
+    attention, mlp = layer.self_attn, layer.mlp
+    linears = {"qkv": [attention.q_proj, attention.k_proj, attention.v_proj]}
+    if isinstance(layer, vision.Layer):
+        linears |= {"o": [attention.out_proj], "fc1": [mlp.fc1], "fc2": [mlp.fc2]}
+    else:
+        linears |= {"o": [attention.o_proj], "gate_up": [mlp.gate_proj, mlp.up_proj], "down": [mlp.down_proj]}
+    give(layer, small, [linear for one in small for linear in linears[one]], name)

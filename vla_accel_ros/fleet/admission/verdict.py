@@ -61,12 +61,6 @@ def in_time_of(
     return lambda rate_hz: fleet_hz(replicas, rate_hz, limits.within_s, slower, forecast)
 
 
-def robots_in_time(one: Measured, chunks_per_s: float, within_s: float) -> int:
-    """Return how many robots, each asking for chunks_per_s, one replica serves with 99 of 100 chunks in time,
-    at unknown phases and without idle time; see fleet.admission.forecast."""
-    return math.floor(fleet_hz([one], chunks_per_s, within_s) / chunks_per_s * ROUNDING)
-
-
 def robots_that_fit(replicas: Sequence[Measured], chunks_per_s: float, limits: Limits = Limits()) -> int:
     """Return how many robots, each asking for chunks_per_s, are admitted at that rate."""
     rate_hz = chunks_per_s or UNTOLD_HZ

@@ -20,8 +20,6 @@ from math import sqrt
 from vla_accel_ros.fleet.rules.rule import PATIENCE, FleetSetup, InOrder
 from vla_accel_ros.fleet.task import Task, TaskRequest
 
-FIRST_EXECUTION_S = 1.0
-"""Execution time assumed before a task's first chunk."""
 CALM = 1e9
 """Added to the key of requests that can wait for the next batch; above any number of rounds."""
 
@@ -49,21 +47,6 @@ class Remaining(InOrder):
     def ended(self, task: Task, now_s: float) -> None:
         """Learn from a finished task."""
         self._rounds.learn(task.kind, task.rounds)
-
-
-class GatedFair(Remaining):
-    """Key: remaining rounds over the squared slowdown. The slowdown is 1 + age / (expected execution time of
-    the whole task)."""
-
-    def order(self, tasks: Sequence[Task], left: Sequence[float], now_s: float) -> Sequence[float]:
-        ordered = []
-        for task, rounds_left in zip(tasks, left, strict=True):
-            rounds = task.rounds
-            each_s = task.moved_s / rounds if rounds else FIRST_EXECUTION_S
-            whole_s = (rounds + rounds_left) * each_s
-            slowdown = 1.0 + (now_s - task.began_s) / (whole_s if whole_s > 1e-3 else 1e-3)
-            ordered.append(rounds_left / (slowdown * slowdown))
-        return ordered
 
 
 class AgedRemaining(Remaining):

@@ -2,9 +2,8 @@
 none.
 
 A replica may fail, be lost, take too long, or answer too late. Another replica then computes the request
-while its chunk is still useful; otherwise the robot is told the reason. If two replicas compute one request,
-the first chunk counts. An answer uses the attempt that was dispatched, and goes only to that robot, process,
-task and round.
+while its chunk is still useful; otherwise the robot is told the reason. An answer uses the attempt that was
+dispatched, and goes only to that robot, process, task and round.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from vla_accel_ros.engine.request import Status
 from vla_accel_ros.fleet.protocol import ChunkAnswer, ChunkRequest
 from vla_accel_ros.fleet.replicas.replica import SERVE, ReplicaLost
 from vla_accel_ros.fleet.serving.dispatch import Dispatcher
-from vla_accel_ros.fleet.serving.members import Members, error_of
+from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
 from vla_accel_ros.fleet.serving.settings import Ports, Settings
@@ -54,8 +53,6 @@ class Completion:
 
     def advance(self, robot: Robot, pending: PendingRequest, now_s: float) -> None:
         """Handle a request that was computed, or whose deadline or serving time has passed."""
-        if pending.work is not None and pending.work.hedge is not None:
-            pending.work = self._leading(pending.work, pending.work.hedge, now_s)
         work = pending.work
         if work is not None and work.future.done():
             self._finish(robot, pending, work, now_s)
@@ -64,25 +61,6 @@ class Completion:
         elif work is not None and now_s - work.began_s > self._settings.serve_s:
             work.cancel()
             self._retry(robot, pending, f"replica {work.replica.name} took too long")
-
-    def _leading(self, work: Work, other: Work, now_s: float) -> Work:
-        """Return which of two replicas computing one request to wait for: the first with a chunk, or the
-        other one if one fails or takes too long."""
-        for leader, follower in ((work, other), (other, work)):
-            if leader.future.done():
-                leader.hedge = follower.hedge = None
-                if (error := error_of(leader.future)) is None:
-                    self._dispatcher.cancelled(follower, now_s)
-                    follower.cancel()
-                    return leader
-                if isinstance(error, ReplicaLost):
-                    self._members.lost(leader.replica, now_s)
-                return follower
-        if now_s - work.began_s > self._settings.serve_s:
-            work.hedge = None
-            work.cancel()
-            return other
-        return work
 
     def _finish(self, robot: Robot, pending: PendingRequest, work: Work, now_s: float) -> None:
         """Answer with what a replica computed."""

@@ -9,14 +9,13 @@ With several replicas, each is asked in order, nearest first. The rule knows eac
 network time and busy time, how many requests it computes already and how much slower than measured it is now
 (fleet.serving.slowness), and leaves a request to another replica that would answer it sooner. So a distant
 replica takes the requests that would wait longer for a near one, equal engines share the requests, and one
-that became slow gets fewer. Lost replicas are left out. If enabled, a request that takes unusually long is
-started on a second replica as well (fleet.serving.hedging).
+that became slow gets fewer. Lost replicas are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import cast
 
@@ -24,7 +23,6 @@ from vla_accel_ros.engine.request import MicroBatch, Status
 from vla_accel_ros.fleet.protocol import EMERGENCY, Round
 from vla_accel_ros.fleet.replicas.replica import SERVE, Replica, Served
 from vla_accel_ros.fleet.rules.rule import FleetRule, FleetSetup, ReplicaProfile
-from vla_accel_ros.fleet.serving.hedging import Hedging
 from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Pair, Place, Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
@@ -49,7 +47,6 @@ class Dispatcher:
         self._members, self._queue, self._call, self._done = members, queue, call, done
         self._stale_s, self._call_s, self._burst = settings.stale_s, settings.call_s, settings.burst
         self._replicas = replicas = members.replicas
-        self._hedging = Hedging() if settings.hedge else None
         self._slowness = Slowness()
         self._known = {replica.name: _known(replica) for replica in replicas}
         self.rule = make(FleetSetup(self._known))
@@ -85,44 +82,15 @@ class Dispatcher:
             if room <= 0:
                 return
 
-    def hedge(self, now_s: float) -> None:
-        """Start requests that take unusually long on a second replica with room, once each."""
-        if self._hedging is None:
-            return
-        for robot, pending in self._queue.working.values():
-            work = pending.work
-            if work is None or work.hedge is not None or work.future.done():
-                continue
-            if now_s - work.began_s <= self._hedging.after_s(work.replica.name):
-                continue
-            for replica in self._replicas:
-                if replica is not work.replica and replica.room() > 0 and robot.is_ready(replica.name):
-                    future = replica.serve(work.asked.round, work.asked.observation)
-                    work.hedge = Work(replica, work.asked, future, now_s, work.until_s, work.observed_s)
-                    robot.counts.hedged += 1
-                    future.add_done_callback(self._done)
-                    break
-
     def answered(self, work: Work, now_s: float) -> None:
         """Record an answer, and tell the rule once a whole micro-batch is answered."""
-        self._took(work, now_s)
+        name, took_s = work.replica.name, now_s - work.began_s
+        if (profile := self._known.get(name)) is not None:
+            computed_s = took_s - work.behind_s - profile.network_s
+            self._slowness.took(name, computed_s, profile.together_s(work.together), now_s)
         running = (pending.work for _, pending in self._queue.working.values())
         if work.batch is not None and not any(job and job.batch is work.batch for job in running):
-            self.rule.ran(work.batch, max(now_s - work.began_s - work.behind_s, 1e-6))
-
-    def cancelled(self, work: Work, now_s: float) -> None:
-        """Record the time of work that is cancelled now because another replica answered first."""
-        self._took(work, now_s, at_least=True)
-
-    def _took(self, work: Work, now_s: float, at_least: bool = False) -> None:
-        name, took_s = work.replica.name, now_s - work.began_s
-        if self._hedging is not None:
-            self._hedging.took(name, took_s)
-        if (profile := self._known.get(name)) is not None:
-            expected_s = profile.together_s(work.together)
-            computed_s = took_s - work.behind_s - profile.network_s
-            if not at_least or computed_s > expected_s:
-                self._slowness.took(name, computed_s, expected_s, now_s)
+            self.rule.ran(work.batch, max(took_s - work.behind_s, 1e-6))
 
     def ended(self, task: Task, now_s: float) -> None:
         """Tell the rule that a task is over. Only fleet rules have this hook, not the engine's."""
@@ -173,9 +141,9 @@ class Dispatcher:
         if len(self._replicas) < 2:
             return
         works: dict[str, list[Work]] = {replica.name: [] for replica in self._replicas}
-        for robot, _ in self._queue.working.values():
-            for work in works_of(robot):
-                works[work.replica.name].append(work)
+        for _, pending in self._queue.working.values():
+            if pending.work is not None:
+                works[pending.work.replica.name].append(pending.work)
         for replica in self._replicas:
             if replica.room() <= 0 and not works[replica.name]:
                 self._known.pop(replica.name, None)
@@ -218,12 +186,6 @@ def _others(place: Place, passed: set[TaskRequest]) -> list[Pair]:
 
 def _known(one: Replica) -> ReplicaProfile:
     return ReplicaProfile(max(1, one.limit), one.profile, one.network_s)
-
-
-def works_of(robot: Robot) -> Iterable[Work]:
-    """Return the work in progress for a robot, hedge included."""
-    work = robot.pending.work if robot.pending is not None else None
-    return () if work is None else (work,) if work.hedge is None else (work, work.hedge)
 
 
 def seats(one: Replica) -> int:

@@ -38,7 +38,7 @@ class Work:
     """A request being computed by a replica. asked: the attempt that is computed. until_s, observed_s: of
     that attempt, see PendingRequest. began_s: dispatch time. batch: the rule's, None if the rule was
     not asked. behind_s: expected wait behind other requests there. together: most requests that the replica
-    computed at once meanwhile. hedge: the same request on a second replica."""
+    computed at once meanwhile."""
 
     replica: Replica
     asked: ChunkRequest
@@ -49,13 +49,10 @@ class Work:
     batch: MicroBatch | None = None
     behind_s: float = 0.0
     together: int = 1
-    hedge: Work | None = None
 
     def cancel(self) -> None:
-        """Cancel the work and its hedge."""
-        for work in (self, self.hedge):
-            if work is not None:
-                work.replica.cancel(work.future)
+        """Cancel the work."""
+        self.replica.cancel(self.future)
 
 
 @dataclass(eq=False)
@@ -92,7 +89,7 @@ class PendingRequest:
 class Counts:
     """Outcomes of a robot's requests. misses: past their deadline. refused: failed otherwise. replaced: by a
     newer round. repeated: duplicates. out_of_order: see the function. foreign: of another process of the
-    robot. called: observed again. hedged: computed by two replicas."""
+    robot. called: observed again."""
 
     answered: int = 0
     misses: int = 0
@@ -102,7 +99,6 @@ class Counts:
     out_of_order: int = 0
     foreign: int = 0
     called: int = 0
-    hedged: int = 0
 
 
 @dataclass(eq=False)

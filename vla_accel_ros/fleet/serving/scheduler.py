@@ -11,7 +11,6 @@ Time is injected, from one monotonic clock. One thread calls everything; `step` 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,8 +37,6 @@ from vla_accel_ros.fleet.serving.records import (
 )
 from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, USUAL, Cut, Ports, Settings, whole
 from vla_accel_ros.fleet.task import Task, TaskRequest
-
-_LOG = logging.getLogger(__name__)
 
 
 class FleetScheduler:
@@ -190,7 +187,6 @@ class FleetScheduler:
         self._members.step(now_s)
         for replica in self.replicas:
             self._dispatcher.dispatch(replica, now_s)
-        self._dispatcher.hedge(now_s)
         self._questions.step(now_s)
 
     def _wake(self, future: Future[Any]) -> None:

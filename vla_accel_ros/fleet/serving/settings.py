@@ -24,17 +24,16 @@ ANYONE = "*"
 class Settings:
     """stale_s: an older observation is renewed before it is computed. call_s: how long to wait for the new
     one. gone_s: a robot without a sign of life for so long has gone. serve_s: give up a replica that computes
-    longer. lost: how many replicas may be lost over one request. hedge: start slow requests on a second
-    replica too. burst: how many chunks a robot may get at once; then it gets those of its promised rate.
-    priorities: the highest priority that the operator grants a robot, by name or for ANYONE else; 0 for
-    others. limits: of admission. Raises ValueError if gone_s is not above serve_s."""
+    longer. lost: how many replicas may be lost over one request. burst: how many chunks a robot may get at
+    once; then it gets those of its promised rate. priorities: the highest priority that the operator grants a
+    robot, by name or for ANYONE else; 0 for others. limits: of admission. Raises ValueError if gone_s is not
+    above serve_s."""
 
     stale_s: float = 0.2
     call_s: float = 0.1
     gone_s: float = 10.0
     serve_s: float = 5.0
     lost: int = 2
-    hedge: bool = False
     burst: int = 2
     priorities: Mapping[str, int] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

@@ -1,15 +1,13 @@
 """Durations of batches of chunks: assumed for a workload, or from a file.
 
-A file is JSON, {"profile": {"serve": {"1": 0.0098, "2": 0.0192, ...}}}: stage -> batch -> seconds. `to_json`
-writes it from measurements of a served fleet. Other keys say where it comes from.
+A file is JSON, {"profile": {"serve": {"1": 0.0098, "2": 0.0192, ...}}}: stage -> batch -> seconds. Other
+keys say where it comes from.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.fleet.rules.rule import SERVE, ReplicaProfile
@@ -49,11 +47,3 @@ def recorded(trace: Trace, faster: float = 1.0, network_s: float = 0.0) -> Repli
     if trace.served_s is None:
         raise ValueError("the trace has no durations; give --profile FILE as well.")
     return ReplicaProfile(1, Profile({(SERVE, 1): trace.served_s / faster}), network_s)
-
-
-def to_json(known: Mapping[tuple[str, int], float]) -> dict[str, Any]:
-    """Return the content of a file, with the key `profile`."""
-    stages: dict[str, dict[str, float]] = {}
-    for (stage, size), seconds in sorted(known.items()):
-        stages.setdefault(stage, {})[str(size)] = seconds
-    return {"profile": stages}

@@ -82,9 +82,9 @@ def attend_full(
     if tail is not None:
         k, v = (torch.cat(parts, dim=1) for parts in zip((k, v), tail, strict=True))
         mask = None if mask is None else F.pad(mask, (0, tail[0].shape[1]), value=True)
-    seen = None if mask is None else mask[:, None, None]
+    visible = None if mask is None else mask[:, None, None]
     queries, keys, values = (part.transpose(1, 2) for part in (q, k, v))
-    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=visible)
     out.copy_(attended.transpose(1, 2).flatten(2))
 
 

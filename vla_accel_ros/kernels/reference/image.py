@@ -56,17 +56,17 @@ MOST_BESIDES = 16
 
 
 class View(NamedTuple):
-    """An image in memory uint8 [place.size], contiguous, and its axes, all on one device."""
+    """An image in memory uint8 [layout.size], contiguous, and its axes, all on one device."""
 
     memory: Tensor
-    place: Place
+    layout: Place
     rows: Axis
     columns: Axis
 
     @property
     def pixels(self) -> Tensor:
         """uint8 [H, W, 3], as it is looked at."""
-        height, width, row, column = self.place
+        height, width, row, column = self.layout
         pixels = self.memory.as_strided((height, width, 3), (abs(row), abs(column), 1))
         turned = [axis for axis, step in enumerate((row, column)) if step < 0]
         return pixels.flip(turned) if turned else pixels
@@ -99,9 +99,9 @@ class Views:
         self.now = tuple(views)
         descriptor = [
             [
-                v.memory.data_ptr() + v.place.first,
-                *(v.place.height, v.place.width, *_told(v.rows), *_told(v.columns)),
-                *(v.place.row, v.place.column),
+                v.memory.data_ptr() + v.layout.first,
+                *(v.layout.height, v.layout.width, *_told(v.rows), *_told(v.columns)),
+                *(v.layout.row, v.layout.column),
             ]
             for v in self.now
         ]

@@ -23,6 +23,7 @@ from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fi
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.models.processing.conventions import IDENTITIES, Normalizer
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -129,6 +130,12 @@ class Options:
                 "the policy was loaded from, or a copy of it with other statistics."
             )
         return read() if self.model is None else self.model
+
+    def normalizers(
+        self, read: Callable[..., tuple[Normalizer, Normalizer]], *arguments: Any
+    ) -> tuple[Normalizer, Normalizer]:
+        """Return (state, actions) as `read` does of the arguments and the statistics to use."""
+        return read(*arguments, self.statistics) if self.normalize else IDENTITIES
 
     def actions(self, relative: np.ndarray | None, width: int, where: str) -> np.ndarray:
         """Return bool [D]: which of a policy's actions are relative to the state.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.flow.committed import Committed
-from vla_accel_ros.models.flow.sampling import Velocity, flow_times
+from vla_accel_ros.models.flow.sampling import Velocity
+from vla_accel_ros.types import Agreement
 
 if TYPE_CHECKING:
     from vla_accel_ros.models.policies import AnyPolicy
-    from vla_accel_ros.types import Agreement
 
 SCHEDULES = ("LINEAR", "EXP", "ONES", "ZEROS")
 JACOBIANS = ("identity", "exact")
@@ -70,18 +70,6 @@ def guidance_weight(t: float, most: float = MAX_WEIGHT) -> float:
     tau = np.float32(1.0 - t)
     clean = np.float32(1.0) - tau
     return min(most, float((clean / tau) * ((clean * clean + tau * tau) / (clean * clean))))
-
-
-def kept(weight: float, steps: int, most: float | None = None) -> float:
-    """Return which share of a difference to the previous chunk guidance closes for an action of this weight.
-
-    Each step closes weight * strength / steps of what is left, exactly so for a straight flow; a network that
-    keeps neighbouring actions alike closes more. `most` is Guidance.max_weight, by default steps.
-    """
-    share = 1.0
-    for t in flow_times(steps):
-        share *= 1.0 - weight * guidance_weight(t, most or float(steps)) / steps
-    return 1.0 - share
 
 
 @dataclass(frozen=True)
@@ -140,6 +128,17 @@ class Guidance:
             )
         raw, strength = policy.raw_actions(agreed, state), agreement.max_weight
         return cls(raw, agreement.delay, agreement.end, agreement.schedule, agreement.jacobian, strength)
+
+    @classmethod
+    def continuing(
+        cls, policy: AnyPolicy, rows: np.ndarray, delay: int, end: int, state: np.ndarray, steps: int
+    ) -> dict[str, Any]:
+        """Return arguments of Engine.act for a chunk that continues others' actions, float [n, D]: the first
+        `delay` are committed if the policy was trained for so many, and all guide it otherwise."""
+        if delay and delay <= policy.trained_delay:
+            return {"committed": rows[:delay]}
+        agreement = Agreement("guidance", rows, delay, end, "LINEAR", "identity", float(steps), -1)
+        return {"guidance": cls.of(policy, agreement, state, policy.config.horizon)}
 
     def target(self, chunk: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the target of a chunk of shape [B, H, A], float [1 or B, H, A], and its weights, float32

@@ -59,11 +59,9 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
     tokenizer = load_tokenizer(folder, config.vocab)
     stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
     mask = options.actions(None, stats.size, str(folder))
-
-    def read_weights() -> OpenVLA:
-        return load_openvla_model(contents.table, config, contents.weights, options)
-
-    model = options.network(config, str(folder), read_weights)
+    model = options.network(
+        config, str(folder), lambda: load_openvla_model(contents.table, config, contents.weights, options)
+    )
     return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
 
 

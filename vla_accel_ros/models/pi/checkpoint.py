@@ -42,7 +42,7 @@ from vla_accel_ros.models.pi.training import (
 )
 from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer
+from vla_accel_ros.models.processing.conventions import IDENTITIES, OPENPI, Conventions
 from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
@@ -121,9 +121,7 @@ def make_policy(
     check_training(
         contents, training, tuple(name for name in training.unknown if not (is_declared and name == DELTA))
     )
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = read_normalizers(folder, bool(training.use_quantile_norm), options.statistics)
+    state, actions = options.normalizers(read_normalizers, folder, bool(training.use_quantile_norm))
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(training.relative(width), width, str(folder))
     delay = trained_delay(contents, config.horizon)
@@ -165,12 +163,11 @@ def openpi_description(
     """Describe a folder from its small files. config: a PiConfig or PiFastConfig. check: raises ValueError if
     the tensors do not fit."""
     folder, missing = contents.folder, Missing()
-    nothing = (Normalizer.identity(), Normalizer.identity())
     training, usual = known_training(contents, config)
     unknown = tuple(name for name in training.unknown if name != DELTA)
     missing.read(check_training, contents, training, unknown)
     quantile = bool(training.use_quantile_norm)
-    state, actions = missing.read(read_normalizers, folder, quantile, statistics, default=nothing)
+    state, actions = missing.read(read_normalizers, folder, quantile, statistics, default=IDENTITIES)
     moments = Missing().read(read_moments, folder, statistics, default=(NOTHING, NOTHING))
     missing.read(load_tokenizer, folder, config.vocab)
     if check is not None:

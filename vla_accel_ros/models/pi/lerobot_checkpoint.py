@@ -40,17 +40,15 @@ from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import PROMPT_STATES, Policy
-from vla_accel_ros.models.processing.conventions import BEFORE_0_5, LEROBOT, Normalizer
+from vla_accel_ros.models.processing.conventions import BEFORE_0_5, IDENTITIES, LEROBOT, Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
-    PROMPT_STEPS,
     RELATIVE,
-    check_prompt_steps,
     check_since_0_4,
     normalisation_modes,
     read_lerobot_moments,
-    read_lerobot_normalizers,
     read_names,
+    read_prompted_normalizers,
     read_relative,
 )
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
@@ -71,6 +69,8 @@ FIXED: Mapping[str, Any] = {
     "use_proprioceptive_memory": False,
 }
 """Fields of config.json that change actions, with the value that is implemented."""
+MORE_STEPS = (RELATIVE, ABSOLUTE)
+"""lerobot's steps beside that which writes the prompt."""
 STEPS, USUAL_STEPS = ("num_inference_steps", "num_steps"), 10
 """Fields of config.json with the number of denoising steps, and the one of every public policy."""
 SINCE_0_5_1 = ("use_relative_actions", "relative_exclude_joints", "action_feature_names")
@@ -142,9 +142,7 @@ def load(contents: Contents, options: Options) -> Policy:
     """See checkpoint.load_policy."""
     folder, config = contents.folder, read_config(contents)
     tokenizer = load_tokenizer(folder, config.vocab)
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = read_pi_normalizers(contents, config, options.statistics)
+    state, actions = options.normalizers(read_prompted_normalizers, folder, config, MORE_STEPS)
     width = action_width(contents, config, actions)
     relative = read_relative(folder, width, contents.config) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
@@ -153,16 +151,6 @@ def load(contents: Contents, options: Options) -> Policy:
     conventions = BEFORE_0_5 if prompt_state == "padded" else LEROBOT
     model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, conventions)
-
-
-def read_pi_normalizers(
-    contents: Contents, config: PiConfig, dataset: str | None
-) -> tuple[Normalizer, Normalizer]:
-    """Return (state, actions), see read_lerobot_normalizers. Raises ValueError, too, if another step than
-    this kind's writes the prompt."""
-    check_prompt_steps(contents.folder, config.kind, config.max_prompt)
-    known_steps = (*PROMPT_STEPS[config.kind], RELATIVE, ABSOLUTE)
-    return read_lerobot_normalizers(contents.folder, known_steps, dataset)
 
 
 def action_width(contents: Contents, config: ActionSizes, actions: Normalizer) -> int:
@@ -253,8 +241,8 @@ def version_note(contents: Contents, relative: np.ndarray | None) -> str:
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_config(contents), Missing()
-    nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_pi_normalizers, contents, config, statistics, default=nothing)
+    arguments = folder, config, MORE_STEPS, statistics
+    state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
     width = action_width(contents, config, actions)
     relative = missing.read(read_relative, folder, width, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)

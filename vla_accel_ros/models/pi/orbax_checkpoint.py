@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,7 @@ def load(contents: Contents, options: Options) -> Policy:
     """See checkpoint.load_policy."""
     arrays = read_arrays(contents.folder)
     config = read_config(contents, arrays)
-
-    def read_weights() -> Pi:
-        return load_orbax_model(arrays, config, contents.folder, options)
-
+    read_weights = partial(load_orbax_model, arrays, config, contents.folder, options)
     return make_policy(contents, config, options, read_weights)
 
 

@@ -38,14 +38,12 @@ from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer
 from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.pi_fast.policy import SKIPPED, PiFastPolicy
-from vla_accel_ros.models.processing.conventions import LEROBOT, OPENPI, Normalizer
+from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT, OPENPI
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     ACTION_TOKENIZER,
-    PROMPT_STEPS,
     RELATIVE,
-    check_prompt_steps,
-    read_lerobot_normalizers,
+    read_prompted_normalizers,
     read_relative,
 )
 from vla_accel_ros.models.processing.norm_stats import read_normalizers as openpi_normalizers
@@ -55,7 +53,7 @@ from vla_accel_ros.models.text.tokenizer import load_tokenizer
 ROOT = "model."
 HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
 FAST_FOLDER = "fast_tokenizer"
-STEPS = (*PROMPT_STEPS["pi0_fast"], RELATIVE, ABSOLUTE, ACTION_TOKENIZER)
+STEPS = (RELATIVE, ABSOLUTE, ACTION_TOKENIZER)
 FIELDS = LEROBOT_FIELDS | words("""
     paligemma_variant action_expert_variant dtype use_relative_actions relative_exclude_joints
     action_feature_names image_resolution text_tokenizer_name action_tokenizer_name max_action_tokens
@@ -83,9 +81,7 @@ def load(contents: Contents, options: Options) -> PiFastPolicy:
     if config.openpi:
         return openpi_policy(contents, config, options, read_weights)
     tokenizer, fast = load_tokenizer(folder, config.vocab), load_fast(contents)
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = read_normalizers(folder, config, options.statistics)
+    state, actions = options.normalizers(read_prompted_normalizers, folder, config, STEPS)
     relative = read_relative(folder, config.action_dim, contents.config) if options.normalize else None
     mask = options.actions(relative, config.action_dim, str(folder))
     model = options.network(config, str(folder), read_weights)
@@ -102,9 +98,7 @@ def openpi_policy(
     training, _ = known_training(contents, config)
     declared = {DELTA} if options.delta_mask is not None or OURS in contents.config else set()
     check_training(contents, training, tuple(name for name in training.unknown if name not in declared))
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = openpi_normalizers(folder, True, options.statistics)
+    state, actions = options.normalizers(openpi_normalizers, folder, True)
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(training.relative(width), width, str(folder))
     model = options.network(config, str(folder), read_weights)
@@ -133,15 +127,6 @@ def load_fast(contents: Contents) -> FastTokenizer:
         "downloads; copy tokenizer.json and processor_config.json of "
         f"{name or 'physical-intelligence/fast'} into it."
     )
-
-
-def read_normalizers(
-    folder: Path, config: PiFastConfig, dataset: str | None = None
-) -> tuple[Normalizer, Normalizer]:
-    """Return (state, actions), see read_lerobot_normalizers. Raises ValueError, too, if another step than
-    pi0-FAST's writes the prompt."""
-    check_prompt_steps(folder, config.kind, config.max_prompt)
-    return read_lerobot_normalizers(folder, STEPS, dataset)
 
 
 def read_pi_fast_config(contents: Contents) -> PiFastConfig:
@@ -204,8 +189,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     if config.openpi:
         missing.read(lambda: check_pi_fast(contents.table, config, contents.weights))
         return describe_openpi(contents, config, statistics, "openpi's pi0-FAST, converted", missing)
-    nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_normalizers, folder, config, statistics, default=nothing)
+    arguments = folder, config, STEPS, statistics
+    state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
     relative = missing.read(read_relative, folder, config.action_dim, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(load_fast, contents)

@@ -238,3 +238,7 @@ class Normalizer:
             part = np.multiply(x[..., :dims], self.scale[:dims], dtype=dtype)
         part += self.shift[:dims]
         return part if dims == x.shape[-1] else np.concatenate((part, x[..., dims:]), axis=-1, dtype=dtype)
+
+
+IDENTITIES = (Normalizer.identity(), Normalizer.identity())
+"""Of state and actions, where nothing is normalised."""

@@ -116,6 +116,15 @@ def read_lerobot_normalizers(
     )
 
 
+def read_prompted_normalizers(
+    folder: Path, config: Any, steps: Collection[str] = (), dataset: str | None = None
+) -> tuple[Normalizer, Normalizer]:
+    """As read_lerobot_normalizers, for sizes of a kind in PROMPT_STEPS and further steps. Raises ValueError,
+    too, if no step of the kind writes the prompt, or if it was cut."""
+    check_prompt_steps(folder, config.kind, config.max_prompt)
+    return read_lerobot_normalizers(folder, (*PROMPT_STEPS[config.kind], *steps), dataset)
+
+
 def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of (states, actions), float64 [2, D] each, whichever statistics
     normalise. dataset: as in read_lerobot_normalizers. Raises ValueError if they are not there."""

@@ -27,13 +27,8 @@ from vla_accel_ros.models.checkpoints.formats import (
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
 from vla_accel_ros.models.checkpoints.streaming import on_meta
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
-from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
-from vla_accel_ros.models.processing.lerobot_processors import (
-    PROMPT_STEPS,
-    check_prompt_steps,
-    check_since_0_4,
-    read_lerobot_normalizers,
-)
+from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
+from vla_accel_ros.models.processing.lerobot_processors import check_since_0_4, read_prompted_normalizers
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import UNUSED, SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
@@ -53,17 +48,13 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     """See checkpoint.load_policy."""
     folder, config = contents.folder, read_smolvla_config(contents)
     tokenizer = _tokenizer(contents, config)
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = read_smolvla_normalizers(folder, config, options.statistics)
+    state, actions = options.normalizers(read_prompted_normalizers, folder, config, ())
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
-
-    def read_weights() -> SmolVLA:
-        return load_smolvla_model(contents.table, config, contents.weights, options)
-
-    model = options.network(config, str(folder), read_weights)
+    model = options.network(
+        config, str(folder), lambda: load_smolvla_model(contents.table, config, contents.weights, options)
+    )
     return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
 
 
@@ -74,15 +65,6 @@ def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
             f"{contents.config.get('vlm_model_name', 'its language model')} into the folder."
         )
     return load_tokenizer(contents.folder, config.vocab)
-
-
-def read_smolvla_normalizers(
-    folder: Path, config: SmolVLAConfig, dataset: str | None = None
-) -> tuple[Normalizer, Normalizer]:
-    """Return (state, actions) of the folder, see read_lerobot_normalizers. Raises ValueError, too, if another
-    step than SmolVLA's writes the prompt."""
-    check_prompt_steps(folder, config.kind, config.max_prompt)
-    return read_lerobot_normalizers(folder, PROMPT_STEPS["smolvla"], dataset)
 
 
 def load_smolvla_model(
@@ -116,8 +98,8 @@ def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description; such a folder has one set of statistics."""
     folder, config, missing = contents.folder, read_smolvla_config(contents), Missing()
-    nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_smolvla_normalizers, folder, config, statistics, default=nothing)
+    arguments = folder, config, (), statistics
+    state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
     missing.read(_tokenizer, contents, config)
     missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
     notes = ["it cannot write text: the layers for that were removed"]

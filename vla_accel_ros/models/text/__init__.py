@@ -1,4 +1,4 @@
 """Text and tokens.
 
-tokenizer: text to tokens and back. decoding: generates tokens with a model. t5: features of a text.
+tokenizer: text to tokens and back. decoding: chooses tokens. t5: features of a text.
 """

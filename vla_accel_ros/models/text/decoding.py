@@ -1,16 +1,13 @@
-"""Generate tokens, one after another, with a model that continues a prefix: action tokens and text alike.
+"""How tokens are chosen, of actions and text alike, and what a model needs that continues a prefix by them.
 
-Decoding is greedy or sampled, for a batch whose prefixes may differ in length. Each step is one `extend` and
-runs only when the caller asks for it, so that tokens can be streamed, stopped, or compared with a
-scheduler's. Sampling adds Gumbel noise from NumPy, in float64 on the CPU: one seed gives the same tokens on
-every device.
+The choice is greedy or sampled. Sampling adds Gumbel noise from NumPy, in float64 on the CPU: one seed gives
+the same tokens on every device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,13 +32,6 @@ class Continues(Protocol):
     ) -> tuple[Tensor, KV]: ...
 
     def logits(self, hidden: Tensor) -> Tensor: ...
-
-
-class Step(NamedTuple):
-    """tokens int64 [B]: the chosen ids. logits [B, vocab]: what they were chosen from."""
-
-    tokens: Tensor
-    logits: Tensor
 
 
 @dataclass(frozen=True)
@@ -92,44 +82,3 @@ class Sampling:
 
 
 GREEDY = Sampling()
-
-
-def decode(
-    model: Continues,
-    past: KV,
-    hidden: Tensor,
-    count: int,
-    *,
-    temperature: float = 0.0,
-    rng: np.random.Generator | None = None,
-    stop: int | None = None,
-    valid: Tensor | None = None,
-) -> Iterator[Step]:
-    """Continue prefixes by up to `count` tokens.
-
-    past: P tokens of a batch B. hidden [B, W]: of each prefix's last valid token. valid bool [B, P]: which
-    tokens belong to a prefix, None = all. stop: id that finishes a row; it is repeated until all rows are
-    finished.
-    """
-    layers, batch, heads, _, head_dim = past.k.shape
-    how = Sampling(temperature)
-    room = KV(*(past.k.new_empty(layers, batch, heads, max(0, count - 1), head_dim) for _ in range(2)))
-    finished = torch.zeros(batch, dtype=torch.bool, device=hidden.device)
-    for step in range(count):
-        logits = model.logits(hidden)
-        tokens = how.choose(logits, rng)
-        if stop is not None:
-            tokens = tokens.masked_fill(finished, stop)
-            finished |= tokens == stop
-        yield Step(tokens, logits)
-        if step + 1 == count or (stop is not None and bool(finished.all())):
-            return
-        attend = positions = None
-        if valid is not None:
-            attend = torch.cat((valid, valid.new_ones(batch, step + 1)), dim=1)[:, None]
-            positions = valid.sum(dim=1, keepdim=True) + step
-        out = KV(*(x[:, :, :, step : step + 1] for x in room))
-        tail = KV(*(x[:, :, :, :step] for x in room)) if step else None
-        hidden = model.extend(model.embed_tokens(tokens[:, None]), past, attend, positions, tail, out)[0][
-            :, 0
-        ]

@@ -30,7 +30,7 @@ from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_
 from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read, reading_order
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.lerobot_checkpoint import action_width, lerobot_description
-from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -109,9 +109,7 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     folder, config = contents.folder, read_xvla_config(contents)
     tokenizer = load_tokenizer(folder, config.text.vocab)
     domain = read_domain(folder, config)
-    state, actions = Normalizer.identity(), Normalizer.identity()
-    if options.normalize:
-        state, actions = read_lerobot_normalizers(folder, STEPS, options.statistics)
+    state, actions = options.normalizers(read_lerobot_normalizers, folder, STEPS)
     width = action_width(contents, config, actions) if actions.size or config.action_mode == "auto" else 0
     width = width or REAL.get(config.action_mode, config.action_dim)
     mask = options.actions(None, width, str(folder))
@@ -183,8 +181,7 @@ def read_xvla_config(contents: Contents) -> XVLAConfig:
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
     folder, config, missing = contents.folder, read_xvla_config(contents), Missing()
-    nothing = (Normalizer.identity(), Normalizer.identity())
-    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=nothing)
+    state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=IDENTITIES)
     missing.read(load_tokenizer, folder, config.text.vocab)
     missing.read(lambda: check_xvla(contents.table, config, contents.weights))
     domain = missing.read(read_domain, folder, config, default=None)

@@ -16,7 +16,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
-from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
 from vla_accel_ros.nodes import qos
@@ -105,32 +105,26 @@ class ServoJointAdapter(ServoAdapter):
 class ServoTwistAdapter(ServoAdapter):
     """Hand velocities."""
 
+    COMMANDS: tuple[Any, str, type[TwistOutput]] = TwistStamped, "TWIST", TwistOutput
+
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, TwistStamped, "TWIST")
+        super().__init__(setup, *self.COMMANDS[:2])
         self._message.header.frame_id = setup.controller.frame
 
     @classmethod
     def make(cls, setup: Setup) -> Output:
         """See Adapter."""
-        assert setup.twist is not None  # a contract with servo_twist has a `twist`
-        return TwistOutput(setup.controller, setup.twist, cls(setup), setup.clock)
+        assert setup.twist is not None  # a contract with such a controller has a `twist` or a hand
+        return cls.COMMANDS[2](setup.controller, setup.twist, cls(setup), setup.clock)
 
     def _fill(self, velocity: np.ndarray) -> None:
         convert.set_twist(self._message.twist, velocity)
 
 
-class ServoPoseAdapter(ServoAdapter):
+class ServoPoseAdapter(ServoTwistAdapter):
     """Poses of the hand."""
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, PoseStamped, "POSE")
-        self._message.header.frame_id = setup.controller.frame
-
-    @classmethod
-    def make(cls, setup: Setup) -> Output:
-        """See Adapter."""
-        assert setup.twist is not None  # a contract with servo_pose has a hand
-        return PoseOutput(setup.controller, setup.twist, cls(setup), setup.clock)
+    COMMANDS = PoseStamped, "POSE", PoseOutput
 
     def _fill(self, pose: np.ndarray) -> None:
         position, turn = self._message.pose.position, self._message.pose.orientation

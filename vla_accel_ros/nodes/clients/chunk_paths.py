@@ -18,7 +18,7 @@ from std_msgs.msg import ColorRGBA, String
 from visualization_msgs.msg import Marker, MarkerArray
 
 from vla_accel_msgs.msg import ActionChunk
-from vla_accel_ros.contract.kinematics import Kinematics
+from vla_accel_ros.contract.files.kinematics import Kinematics
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.chunk_topic import TOPIC as CHUNKS
 from vla_accel_ros.nodes.clients.client_node import FleetWatcher

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
@@ -29,19 +29,22 @@ T = TypeVar("T", bound="ClientNode")
 
 class ClientNode:
     """A node in its own ROS context, in the graph of this process's environment and in a robot's namespace.
-    It spins while it waits for something. A context manager, to be subclassed."""
+    It spins while it waits for something. A context manager, to be subclassed. name: as in the policies of
+    config/security."""
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(
+        self, namespace: str = "", name: str = "operator", executor: type[Executor] = SingleThreadedExecutor
+    ) -> None:
         self._context = rclpy.Context()
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self._node = rclpy.create_node(
-            "operator",  # the name in the policies of config/security
+            name,
             namespace=namespace,
             context=self._context,
             enable_rosout=False,
             start_parameter_services=False,
         )
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = executor(context=self._context)
         self._executor.add_node(self._node)
         self._wait = spinning(self._executor)
 

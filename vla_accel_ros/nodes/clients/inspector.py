@@ -19,23 +19,22 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile, ReliabilityPolicy
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle, Motion
 from vla_accel_msgs.msg import Inputs as InputsMessage
+from vla_accel_ros.contract.checks.controller_check import Sender
+from vla_accel_ros.contract.checks.findings import Finding
+from vla_accel_ros.contract.checks.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
 from vla_accel_ros.contract.contract import Camera, Contract
-from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.findings import Finding
-from vla_accel_ros.contract.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
+from vla_accel_ros.nodes.clients.client_node import ClientNode
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.graph import endpoints, look, publishers
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import ALL_LATCHED, LATCHED, REPORT, TRANSFORMS
 from vla_accel_ros.nodes.running.executor import DirectExecutor
-from vla_accel_ros.nodes.running.shutdown import leave_graph
-from vla_accel_ros.nodes.service_calls import ask_again, is_there, spinning
+from vla_accel_ros.nodes.service_calls import ask_again, is_there
 from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
@@ -51,33 +50,22 @@ MATCH_S = 4.0
 _SENSOR = QoSProfile(depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-class Inspector:
+class Inspector(ClientNode):
     """In the graph of this process's environment, in a robot's namespace. A context manager."""
 
     def __init__(self, namespace: str = "") -> None:
-        self._context = rclpy.Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self.node = rclpy.create_node("doctor", namespace=namespace, context=self._context)
+        super().__init__(namespace, "doctor", DirectExecutor)
         # Its log messages would repeat the findings.
-        set_logger_level(self.node.get_logger().name, LoggingSeverity.FATAL)
-        self._executor = DirectExecutor(context=self._context)
-        self._executor.add_node(self.node)
+        set_logger_level(self._node.get_logger().name, LoggingSeverity.FATAL)
         self._diagnostics: dict[str, DiagnosticStatus] = {}
-        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
+        self._node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, REPORT)
         self._check: ControllerCheck | None = None
         self.motion: tuple[str, tuple[str, ...]] | None = None
         """The last reported state of motion of the trajectory node, and its reasons; None before any."""
         self.inputs: Inputs | None = None
         """The last report of the inference node about its inputs; None before any."""
-        self.node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
-        self.node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
-
-    def __enter__(self) -> Inspector:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        leave_graph(self.node, self._context)
+        self._node.create_subscription(Motion, "motion", self._on_motion, LATCHED)
+        self._node.create_subscription(InputsMessage, "inputs", self._on_inputs, REPORT)
 
     @property
     def rmw(self) -> str:
@@ -94,7 +82,7 @@ class Inspector:
 
     def name(self, relative: str) -> str:
         """The full name of a node in the robot's namespace."""
-        return f"{self.node.get_namespace().rstrip('/')}/{relative}"
+        return f"{self._node.get_namespace().rstrip('/')}/{relative}"
 
     def parameters(self, node: str, names: Sequence[str]) -> dict[str, Any]:
         """Values of a node's parameters; without those that it does not have, and empty if it does not
@@ -111,29 +99,29 @@ class Inspector:
 
     def use_sim_time(self) -> None:
         """Take the time from /clock."""
-        self.node.set_parameters([Parameter("use_sim_time", value=True)])
+        self._node.set_parameters([Parameter("use_sim_time", value=True)])
 
     def look(self, contract: Contract) -> list[Finding]:
         """The findings about the contract's topics in the present graph."""
-        return look(self.node, [*inputs(contract), *outputs(contract)], contract.joint_states.topic)
+        return look(self._node, [*inputs(contract), *outputs(contract)], contract.joint_states.topic)
 
     def publishers(self, topic: str) -> list[str]:
         """Full names of the nodes that publish a topic, one for every publisher."""
-        return sorted(publishers(self.node, topic))
+        return sorted(publishers(self._node, topic))
 
     def unheard(self, contract: Contract) -> list[str]:
         """The topics of commands that nobody would execute."""
         sources = self.publishers(contract.joint_states.topic)
-        names = {topic: self.node.resolve_topic_name(topic.topic) for topic in outputs(contract)}
+        names = {topic: self._node.resolve_topic_name(topic.topic) for topic in outputs(contract)}
         return [
             topic.topic
             for topic, name in names.items()
-            if not fitting(topic, endpoints(self.node, name, ours=True), sources)
+            if not fitting(topic, endpoints(self._node, name, ours=True), sources)
         ]
 
     def ask_controllers(self, contract: Contract, sender: Sender) -> None:
         """Request each controller's parameters while this spins, until `controllers` is called."""
-        self._check = ControllerCheck(self.node, contract.controllers, sender)
+        self._check = ControllerCheck(self._node, contract.controllers, sender)
         self._answered_by_s = time.monotonic() + ANSWER_S
 
     def controllers(self, contract: Contract) -> dict[str, list[Finding] | None]:
@@ -161,7 +149,7 @@ class Inspector:
         for tf in transforms(contract):
             static, kind = tf.topic == TF_STATIC, interface(tf.type, tf.about)
             profile, on_tf = ALL_LATCHED if static else TRANSFORMS, partial(self._on_tf, ingest, static)
-            opened.append(self.node.create_subscription(kind, tf.topic, on_tf, profile))
+            opened.append(self._node.create_subscription(kind, tf.topic, on_tf, profile))
         for camera in contract.cameras:
             if camera.info:
                 on_info = partial(self._on_info, camera.name, ingest, watched)
@@ -171,7 +159,7 @@ class Inspector:
         self._spin(seconds)
         watched.ended_s = time.monotonic()
         for subscription in opened:
-            self.node.destroy_subscription(subscription)
+            self._node.destroy_subscription(subscription)
         ingest.close()
         return watched
 
@@ -208,7 +196,7 @@ class Inspector:
         )
 
     def _on_tf(self, ingest: Ingest, static: bool, message: Any) -> None:
-        now_ns = self.node.get_clock().now().nanoseconds
+        now_ns = self._node.get_clock().now().nanoseconds
         ingest.transforms(transforms_of(message), static, now_ns)
 
     def _on_info(self, camera: str, ingest: Ingest, seen: Watched, message: CameraInfo) -> None:
@@ -217,7 +205,7 @@ class Inspector:
             seen.mismatches.append(mismatch)
 
     def _arrived(self, stream: str, seen: Watched, stamp_ns: Callable[[], int], size: int = 0) -> None:
-        now_ns, steady_s = self.node.get_clock().now().nanoseconds, time.monotonic()
+        now_ns, steady_s = self._node.get_clock().now().nanoseconds, time.monotonic()
         try:
             arrival = Arrival(stamp_ns(), now_ns, steady_s, size)
         except ValueError:
@@ -225,7 +213,7 @@ class Inspector:
         seen.arrivals.setdefault(stream, []).append(arrival)
 
     def _take(self, stream: str, ingest: Ingest, seen: Watched, take: Callable[[int], object]) -> None:
-        now_ns = self.node.get_clock().now().nanoseconds
+        now_ns = self._node.get_clock().now().nanoseconds
         try:
             take(now_ns)
         except ValueError as refusal:
@@ -237,10 +225,10 @@ class Inspector:
         seen.waiting_for = ingest.waiting_for
 
     def _subscribe(self, kind: type, topic: str, callback: Callable, raw: bool = False) -> Any:
-        return self.node.create_subscription(kind, topic, callback, _SENSOR, raw=raw)
+        return self._node.create_subscription(kind, topic, callback, _SENSOR, raw=raw)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        self._diagnostics |= of_robot(self.node.get_namespace(), message.status)
+        self._diagnostics |= of_robot(self._node.get_namespace(), message.status)
 
     def _on_motion(self, message: Motion) -> None:
         self.motion = convert.execution_from_message(message).state, tuple(message.reasons)
@@ -250,19 +238,18 @@ class Inspector:
             self.inputs = convert.inputs_from_message(message)
 
     def _nodes(self) -> list[str]:
-        names = [
-            f"{namespace.rstrip('/')}/{name}" for name, namespace in self.node.get_node_names_and_namespaces()
-        ]
-        return sorted(set(names) - {self.node.get_fully_qualified_name()})
+        pairs = self._node.get_node_names_and_namespaces()
+        names = {f"{namespace.rstrip('/')}/{name}" for name, namespace in pairs}
+        return sorted(names - {self._node.get_fully_qualified_name()})
 
     def _ask(self, kind: type, service: str, request: object) -> Any:
-        client = self.node.create_client(kind, service)
+        client = self._node.create_client(kind, service)
         try:
             if not is_there(client, ANSWER_S):
                 return None
-            return ask_again(partial(client.call_async, request), ANSWER_S, spinning(self._executor))
+            return ask_again(partial(client.call_async, request), ANSWER_S, self._wait)
         finally:
-            self.node.destroy_client(client)
+            self._node.destroy_client(client)
 
     def _spin(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end = time.monotonic() + seconds

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
-from rcl_interfaces.srv import SetParameters
 from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
@@ -102,15 +101,6 @@ class Operator(Listener):
     def resume(self, timeout_s: float = ANSWER_S) -> str:
         """End a hold(); returns the node's sentence. Raises ValueError if refused."""
         return self._trigger("trajectory/resume", timeout_s, once=True)
-
-    def stop_cameras(self, *names: str, timeout_s: float = ANSWER_S) -> None:
-        """Silence these cameras of the simulated robot, and only these. Raises ValueError if refused."""
-        parameter = Parameter("stopped_cameras", value=",".join(names)).to_parameter_msg()
-        request = SetParameters.Request(parameters=[parameter])
-        service = "sim_robot/set_parameters"
-        result = self.call(SetParameters, service, request, timeout_s, once=True).results[0]
-        if not result.successful:
-            raise ValueError(result.reason)
 
     def call(
         self, kind: type, name: str, request: object, timeout_s: float = ANSWER_S, once: bool = False

@@ -1,4 +1,4 @@
-"""Gets the parameters of the robot's controllers that contract/controller_check judges.
+"""Gets the parameters of the robot's controllers that checks/controller_check judges.
 
 On activation the controllers that are there are asked, and one that would move the robot wrongly refuses the
 activation. A controller may start later: the others are polled without waiting until they answer, and a wrong
@@ -18,9 +18,9 @@ from rclpy.node import Node
 from rclpy.parameter import parameter_value_to_python
 from rclpy.task import Future
 
+from vla_accel_ros.contract.checks.controller_check import Sender, asked, judge, node_of
+from vla_accel_ros.contract.checks.findings import ERROR, Finding, refuse
 from vla_accel_ros.contract.contract import Controller
-from vla_accel_ros.contract.controller_check import Sender, asked, judge, node_of
-from vla_accel_ros.contract.findings import ERROR, Finding, refuse
 from vla_accel_ros.nodes.service_calls import AGAIN_S, ServiceCalls
 
 

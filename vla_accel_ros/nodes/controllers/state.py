@@ -11,7 +11,7 @@ from typing import Any
 
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 
-from vla_accel_ros.contract.controller_check import node_of
+from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.contract.parts import Controller
 from vla_accel_ros.control.outputs.reports import Execution, ReportedState, Reports
 from vla_accel_ros.control.trajectory import TrajectoryPoint

@@ -111,9 +111,7 @@ class FleetSchedulerNode(ManagedNode):
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         granted = read_priorities(value(self, "priorities"))
-        settings = Settings(
-            **seconds, hedge=value(self, "hedge"), burst=self.burst, priorities=granted, limits=limits
-        )
+        settings = Settings(**seconds, burst=self.burst, priorities=granted, limits=limits)
         self._forecasts = forecasts = Background(self._wake, self.forecast, JOINING)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts

@@ -34,7 +34,7 @@ from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.sensing.cameras.image import check, image_view, write_rgb
 from vla_accel_ros.sensing.ingest import Ingest
-from vla_accel_ros.types import Agreement, Chunk, Observation
+from vla_accel_ros.types import Chunk, Observation
 
 SERVICE = "get_action_chunk"
 _MOST_IMAGES = 16
@@ -184,11 +184,7 @@ class ActionChunks:
             )
         if policy.chain.acts != DENOISE:
             raise ValueError(f"{policy.config.kind} denoises nothing and continues no chunk: set new_episode")
-        if delay and delay <= policy.trained_delay:
-            return {"committed": rows[:delay]}
-        steps = float(self._engine.config.steps)
-        agreement = Agreement("guidance", rows, delay, max(end, delay), "LINEAR", "identity", steps, -1)
-        return {"guidance": Guidance.of(policy, agreement, state, policy.config.horizon)}
+        return Guidance.continuing(policy, rows, delay, max(end, delay), state, self._engine.config.steps)
 
     def _fill(self, response: Any, chunk: Chunk, order: list[str]) -> None:
         """The chunk, with joints in the order of the request if it named exactly these."""

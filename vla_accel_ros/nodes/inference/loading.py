@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vla_accel_ros.contract.checks.findings import WARNING, refuse
+from vla_accel_ros.contract.checks.model_check import judge, read_model
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import WARNING, refuse
-from vla_accel_ros.contract.model_check import judge, read_model
 from vla_accel_ros.engine.config import EXACT, RESIDENT, TEXT, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.goals import before_loading, described, toward_goal, with_slots

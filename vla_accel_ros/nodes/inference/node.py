@@ -126,7 +126,6 @@ class InferenceNode(ObservingNode):
         super().activate()
         self.log_pace()
         self._guiding.restart()
-        self._horizons.forget()
         self._stream.start()
 
     def deactivate(self) -> None:
@@ -144,7 +143,6 @@ class InferenceNode(ObservingNode):
 
     def restart(self) -> None:
         self._guiding.restart()
-        self._horizons.forget()
         self._stream.forget()
 
     def check_words(self, text: str) -> None:

@@ -16,8 +16,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from vla_accel_msgs.msg import FrameHandle
+from vla_accel_ros.contract.checks.graph_check import TF_STATIC, chunks, inputs, odometry, transforms, words
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import TF_STATIC, chunks, inputs, odometry, transforms, words
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.graph import GraphCheck

@@ -23,8 +23,8 @@ FLEET_SCHEDULER = (
     Parameter(
         "rule",
         "fifo",
-        "Scheduling rule: fifo, las, oldest, kairos, gfair, aged_remaining, aged_srpt or one of another "
-        "package (entry points vla_accel_ros.fleet_rules).",
+        "Scheduling rule: fifo, las, oldest, kairos, aged_remaining, aged_srpt or one of another package "
+        "(entry points vla_accel_ros.fleet_rules).",
         former="policy",
     ),
     Parameter(
@@ -104,11 +104,6 @@ FLEET_SCHEDULER = (
         "With replicas ray: longest time for a replica to load, prepare and be measured [s].",
         minimum=1.0,
         maximum=7200.0,
-    ),
-    Parameter(
-        "hedge",
-        False,
-        "Also start a request on another replica with room when it takes longer than 99 of 100 did.",
     ),
     Parameter(
         "priorities",

@@ -138,8 +138,8 @@ INFERENCE = (
         "horizon",
         ALL,
         "How many leading actions of a chunk may be executed before another comes: all, static:N, or by "
-        "its denoising or the chunk before it: update_ratio:T, last_update:M, agreement:M, each with "
-        "+least:N and +elastic:N; '; PATTERN=...' for tasks whose instruction matches (docs/lab/horizon.md).",
+        "its denoising: update_ratio:T, each with +least:N and +elastic:N; '; PATTERN=...' for tasks whose "
+        "instruction matches (docs/lab/horizon.md).",
     ),
     *CHUNKING,
     *OF_A_FLEET,

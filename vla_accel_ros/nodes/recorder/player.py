@@ -26,7 +26,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 from rosgraph_msgs.msg import Clock
 
-from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.files import bounded_yaml
 from vla_accel_ros.nodes.graph import name_of
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert

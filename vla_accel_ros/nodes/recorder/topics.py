@@ -25,8 +25,8 @@ from vla_accel_msgs.msg import (
     Observed,
     Session,
 )
+from vla_accel_ros.contract.checks.graph_check import TF_STATIC, forces, odometry, person, transforms
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.contract.graph_check import TF_STATIC, forces, odometry, person, transforms
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes.interfaces import interface, type_name
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vla_accel_ros.contract.checks.graph_check import Wanted, fitting, outputs, states
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.graph_check import Wanted, fitting, outputs, states
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.following.watchdog import CLOCK_STANDS
 from vla_accel_ros.control.publishers import CHUNKS, Graph

@@ -19,7 +19,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 
-from vla_accel_ros.contract.graph_check import FORCE_TYPES
+from vla_accel_ros.contract.checks.graph_check import FORCE_TYPES
 from vla_accel_ros.control.force.sensor import ForceSensor
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.interfaces import interface

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.controller_check import node_of
 from vla_accel_ros.contract.parts import SERVO
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode

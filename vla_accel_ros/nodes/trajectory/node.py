@@ -32,9 +32,9 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.msg import ActionChunk, Inputs, LoopStats
 from vla_accel_msgs.msg import Motion as MotionMessage
-from vla_accel_ros.contract import graph_check
+from vla_accel_ros.contract.checks import graph_check
+from vla_accel_ros.contract.checks.controller_check import Sender
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.controller_check import Sender
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import Change, MotionState
 from vla_accel_ros.control.holds import Holds

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.files import bounded_yaml
 
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlist = 12

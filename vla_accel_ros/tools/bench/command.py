@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from vla_accel_ros.tools.options import (
     show_progress,
     subcommand,
     training_option,
-    write_text,
+    write_figures,
 )
-from vla_accel_ros.tools.provenance import provenance
 
 STEPS = (3, 4, 5, 6, 8, 10)
 
@@ -69,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     document = measure(arguments)
     print("\n".join(lines(document)))
-    if arguments.out is not None:
-        write_text(arguments.out, json.dumps({**document, **provenance()}, indent=1) + "\n")
+    write_figures(document, arguments.out)
     return 0
 
 

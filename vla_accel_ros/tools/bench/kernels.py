@@ -11,7 +11,7 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from vla_accel_ros.models.layers.residual import computing
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.tools.bench.subjects import random_inputs, random_model, random_network
 from vla_accel_ros.tools.tune import pieces
-from vla_accel_ros.tools.tune.pieces import NEAR
+from vla_accel_ros.tools.tune.pieces import NEAR, copied, wide
 
 ROWS_NEAR = 3e-2
 """Largest relative error for 8-bit rows, whose values may be one rounding apart."""
@@ -263,31 +263,3 @@ def values(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from values(item)
-
-
-def copied(arguments: Any) -> Any:
-    """Return the arguments with cloned tensors."""
-    return _mapped(arguments, Tensor.clone)
-
-
-def wide(arguments: Any) -> Any:
-    """Return the arguments with half precision widened to float32."""
-    return _mapped(
-        arguments, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one
-    )
-
-
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: _mapped(item, function) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, function) for item in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, function) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{field.name: _mapped(getattr(value, field.name), function) for field in fields(value)}
-        )
-    return value

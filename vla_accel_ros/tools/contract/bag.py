@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.contract.graph_check import IMAGE_TYPES, JOINTS_TYPE
+from vla_accel_ros.contract.checks.graph_check import IMAGE_TYPES, JOINTS_TYPE
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sensing.survey import DESCRIPTION, TYPES, ControllerOffer, Survey

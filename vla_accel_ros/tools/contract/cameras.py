@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 import yaml
 
-from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.files.fields import UNKNOWN
 from vla_accel_ros.contract.parts import NAME
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.sensing.survey import Stream, Survey

@@ -133,7 +133,7 @@ def _read(arguments: argparse.Namespace, model: Description) -> Robot:
 
 def _asked(model: Description, survey: Survey, mapping: Mapping[str, str]) -> dict[str, str]:
     """Which camera is which image, by who sits at the terminal; nothing without one."""
-    from vla_accel_ros.contract.fields import UNKNOWN
+    from vla_accel_ros.contract.files.fields import UNKNOWN
     from vla_accel_ros.tools.contract.cameras import images_of, match
 
     answers: dict[str, str] = {}
@@ -178,9 +178,9 @@ def _written(text: str, notes: list[str]) -> int:
 
 def run_check(arguments: argparse.Namespace) -> int:
     """Print the findings, or the lines that are not filled in. Returns 1 if the model does not fit."""
+    from vla_accel_ros.contract.checks.findings import ERROR, ok
     from vla_accel_ros.contract.contract import Contract
-    from vla_accel_ros.contract.fields import UNKNOWN
-    from vla_accel_ros.contract.findings import ERROR, ok
+    from vla_accel_ros.contract.files.fields import UNKNOWN
 
     for number, text in enumerate(arguments.file.read_text().splitlines(), 1):
         if UNKNOWN in text.partition("#")[0]:
@@ -188,7 +188,7 @@ def run_check(arguments: argparse.Namespace) -> int:
     contract = Contract.load(arguments.file)
     findings = [ok("contract", f"{arguments.file} is a contract of {len(contract.joints)} joints")]
     if arguments.model is not None:
-        from vla_accel_ros.contract.model_check import judge, read_model
+        from vla_accel_ros.contract.checks.model_check import judge, read_model
 
         model = read_model(arguments.model, arguments.statistics, arguments.trained_as)
         findings += judge(model, contract)

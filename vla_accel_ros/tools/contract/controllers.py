@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.files.fields import UNKNOWN
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.sensing.survey import ControllerOffer, Survey
 from vla_accel_ros.tools.contract.text import line, listed

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import yaml
 
-from vla_accel_ros.contract.fields import UNKNOWN
+from vla_accel_ros.contract.files.fields import UNKNOWN
 from vla_accel_ros.contract.parts import NAME
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_accel_ros.contract import urdf
+from vla_accel_ros.contract.checks.findings import refuse
+from vla_accel_ros.contract.checks.model_check import counts, joint_actions, judge
+from vla_accel_ros.contract.checks.readings import ABSOLUTE, DELTA, OTHERS, UNDECIDED, Reading
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.fields import UNKNOWN
-from vla_accel_ros.contract.findings import refuse
-from vla_accel_ros.contract.model_check import counts, joint_actions, judge
+from vla_accel_ros.contract.files import urdf
+from vla_accel_ros.contract.files.fields import UNKNOWN
+from vla_accel_ros.contract.files.urdf import UrdfJoint
 from vla_accel_ros.contract.parts import TWO_TURNS
-from vla_accel_ros.contract.readings import ABSOLUTE, DELTA, OTHERS, UNDECIDED, Reading
-from vla_accel_ros.contract.urdf import UrdfJoint
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.sensing.survey import Stream, Survey
 from vla_accel_ros.tools.contract.cameras import AGE, Match, camera_lines, trained_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.tools.demo.plan import DEMO_S, Options
-from vla_accel_ros.tools.options import engine_options, output_file, subcommand
+from vla_accel_ros.tools.options import demo_options, engine_options, subcommand
 from vla_accel_ros.tools.running.messages import provide_messages
 
 
@@ -16,23 +16,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the subcommand."""
     parser = subcommand(subparsers, "demo", "drive the simulated arm through the whole stack", run)
     add = parser.add_argument
-    add("--headless", action="store_true", help="a line per episode instead of the live view")
-    add(
-        "--episodes",
-        type=int,
-        metavar="N",
-        help=f"how many to play (default: as many as begin within {DEMO_S:.0f} s)",
-    )
+    episodes = f"how many to play (default: as many as begin within {DEMO_S:.0f} s)"
+    demo_options(parser, "out/demo", None, episodes)
     add("--seconds", type=float, metavar="S", help="begin no episode after this time")
-    add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
-    add(
-        "--out",
-        type=Path,
-        default=Path("out/demo"),
-        metavar="DIR",
-        help="folder for all results (default: %(default)s)",
-    )
-    add("--seed", type=int, default=0, help="seed of the first scene (default: %(default)s)")
     add(
         "--tasks",
         default="reach,place,follow",
@@ -43,7 +29,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--model", type=Path, metavar="DIR", help="checkpoint folder (default: the bundled policy)")
     add("--contract", type=Path, metavar="FILE", help="contract of the arm (default: the bundled one)")
     add("--ring", action="store_true", help="read the cameras from shared memory instead of image topics")
-    add("--domain", type=int, metavar="ID", help="ROS domain (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ must not show them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,32 @@ STYLE = {
 """Of every picture, for matplotlib."""
 
 
-def draw(path: Path, board: Board, figures: dict[str, Any], joints: Sequence[str]) -> None:
-    """Write the PNG. figures: from summary.figures. joints: which to show."""
+@contextmanager
+def drawn(path: Path, size: tuple[float, float], dpi: int) -> Iterator[Any]:
+    """Give an empty figure of a size in inches, and write it as a PNG at the end. Raises OSError if the file
+    cannot be written."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(13, 8.2), constrained_layout=True)
+        figure = plt.figure(figsize=size, constrained_layout=True)
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+        plt.close(figure)
+
+
+def draw(path: Path, board: Board, figures: dict[str, Any], joints: Sequence[str]) -> None:
+    """Write the PNG. figures: from summary.figures. joints: which to show."""
+    with drawn(path, (13, 8.2), 120) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(1.45, 1.0))
         _motion(above, board.drawn, joints)
         loops, ages, success = below.subplots(1, 3, width_ratios=(1.15, 1.0, 1.0))
         draw_loops(loops, figures)
         draw_ages(ages, [age for p in board.played for age in p.ages_ms], figures["age_ms"])
         _success(success, figures)
-        figure.savefig(path, dpi=120)
-        plt.close(figure)
 
 
 def _motion(area: Any, played: Played | None, joints: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ file is written, so that results are always of a complete run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -27,7 +26,7 @@ from vla_accel_ros.tools.demo.live import REFRESH_HZ, LiveView
 from vla_accel_ros.tools.demo.plan import Options, episodes
 from vla_accel_ros.tools.demo.play import Board, Player
 from vla_accel_ros.tools.demo.stack import Stack
-from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.options import write_figures, write_text
 from vla_accel_ros.tools.running.graph import own_graph
 from vla_accel_ros.tools.running.processes import ended_by_signals, resident_mb
 
@@ -141,13 +140,9 @@ class Demo:
             "mode": options.mode,
             "model": (options.model or demo_model()).name,
             **INFERENCE,
-            **provenance(),
         }
         self._tell("drawing the picture")
-        text = json.dumps(document, indent=1) + "\n"
-        for path in filter(None, (options.out / "demo.json", options.json)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        write_figures(document, options.out / "demo.json", options.json)
         picture.draw(options.out / "demo.png", self._board, figures, self._contract.joint_names)
         self._tell(f"demo.png, demo.json and logs are in {options.out}")
 
@@ -165,6 +160,5 @@ def with_rings(contract: Path, file: Path) -> Path:
     data = yaml.safe_load(contract.read_text())
     for name, camera in data["cameras"].items():
         camera |= {"topic": f"camera/{name}/frame", "transport": "ring"}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    write_text(file, yaml.safe_dump(data, sort_keys=False))
     return file

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from vla_accel_ros.contract.findings import ERROR
+    from vla_accel_ros.contract.checks.findings import ERROR
     from vla_accel_ros.tools.doctor import report
     from vla_accel_ros.tools.doctor.examine import Question, examine
 

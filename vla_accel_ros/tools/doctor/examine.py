@@ -16,10 +16,10 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
-from vla_accel_ros.contract import model_check
+from vla_accel_ros.contract.checks import model_check
+from vla_accel_ros.contract.checks.controller_check import Sender
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.controller_check import Sender
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.nodes import diagnostics
 from vla_accel_ros.nodes.clients.inspector import Inspector
 from vla_accel_ros.nodes.running.environment import demo_contract, lacks_profile

@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 from dataclasses import dataclass, replace
 
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
 
 _LITTLE = 1 << 30
 HOPPER = (9, 0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
 from vla_accel_ros.nodes.running.environment import MALLOC, PROFILES, lost_ports
 from vla_accel_ros.nodes.running.processes import Process, domain
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vla_accel_ros.contract.findings import ERROR, OK, WARNING, Finding
+from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING, Finding
 
 _MARKS = {OK: ("ok", "green"), WARNING: ("warning", "yellow"), ERROR: ("error", "bold red")}
 

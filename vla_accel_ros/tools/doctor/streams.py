@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.contract import Contract, Stream
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.sensing.arrivals import IMAGE_HINT, PROFILED_HINT, RING_HINT, Arrival, Watched

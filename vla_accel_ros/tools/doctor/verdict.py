@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vla_accel_ros.contract.findings import Finding, error
+from vla_accel_ros.contract.checks.findings import Finding, error
 from vla_accel_ros.sensing.arrivals import Inputs
 
 BUSY = 0.2

@@ -19,8 +19,8 @@ from itertools import chain
 
 import numpy as np
 
+from vla_accel_ros.contract.checks.graph_check import ODOMETRY_TYPE, TF_STATIC, TF_TYPE
 from vla_accel_ros.contract.contract import Contract, Controller
-from vla_accel_ros.contract.graph_check import ODOMETRY_TYPE, TF_STATIC, TF_TYPE
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.extensions import BASES

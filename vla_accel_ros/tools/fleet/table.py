@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_accel_ros.tools.fleet.board import Board, Row, Scheduler
+from vla_accel_ros.tools.options import write_text
 
 WIDTH = 118
 _WIDEST, _WIDEST_LINE = 26, 60
@@ -79,8 +80,7 @@ def svg(board: Board, now_s: float, title: str = "vla fleet top") -> str:
 
 def write_svg(board: Board, now_s: float, path: Path, title: str = "vla fleet top") -> None:
     """Write the table at `now_s` as an SVG file. Raises OSError if the file cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg(board, now_s, title))
+    write_text(path, svg(board, now_s, title))
 
 
 def page(board: Board, now_s: float) -> str:

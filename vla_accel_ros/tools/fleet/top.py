@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         with lock:
             board.hear(lines, time.monotonic())
 
-    def page() -> str:
+    def page(_: object) -> str:
         with lock:
             return table.page(board, time.monotonic())
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from vla_accel_ros.tools.fleet_demo.plan import KILLS, Options
-from vla_accel_ros.tools.options import output_file, subcommand
+from vla_accel_ros.tools.options import demo_options, output_file, subcommand
 from vla_accel_ros.tools.running.messages import provide_messages
 
 
@@ -16,13 +15,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subcommand(subparsers, "fleet-demo", purpose, run)
     add = parser.add_argument
     add("--robots", type=int, default=3, metavar="N", help="number of robots (default: %(default)s)")
-    add(
-        "--episodes",
-        type=int,
-        default=3,
-        metavar="N",
-        help="tasks of each robot: reach, place, follow in turn (default: %(default)s)",
-    )
+    episodes = "tasks of each robot: reach, place, follow in turn (default: %(default)s)"
+    demo_options(parser, "out/fleet_demo", 3, episodes)
     add(
         "--kill",
         default=",".join(KILLS),
@@ -31,23 +25,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--no-faults", dest="kill", action="store_const", const="", help="kill nothing")
     add("--rule", "--policy", default="fifo", metavar="NAME", help="scheduling rule (default: %(default)s)")
-    add("--headless", action="store_true", help="lines instead of the live table")
-    add("--json", type=output_file, metavar="FILE", help="write the figures here, too")
     add(
         "--svg",
         type=output_file,
         metavar="FILE",
         help="write the table here as a picture, a moment after the first kill",
     )
-    add(
-        "--out",
-        type=Path,
-        default=Path("out/fleet_demo"),
-        metavar="DIR",
-        help="folder for results and logs (default: %(default)s)",
-    )
-    add("--seed", type=int, default=0, help="seed of the first scene (default: %(default)s)")
-    add("--domain", type=int, metavar="ID", help="ROS domain (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+from vla_accel_ros.tools.options import write_text
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
 RESPAWN_S = 2.0
@@ -172,6 +173,5 @@ def slower_contract(contract: Path, file: Path) -> Path:
     for camera in data["cameras"].values():
         camera["rate_hz"] = RATES_HZ["cameras"]
     data["joint_states"]["rate_hz"] = RATES_HZ["joint_states"]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    write_text(file, yaml.safe_dump(data, sort_keys=False))
     return file.resolve()

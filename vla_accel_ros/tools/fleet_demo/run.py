@@ -7,7 +7,6 @@ few seconds: all processes end, the summary so far is printed, and no JSON is wr
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -38,7 +37,7 @@ from vla_accel_ros.tools.fleet_demo.fleet import (
 )
 from vla_accel_ros.tools.fleet_demo.plan import Options
 from vla_accel_ros.tools.fleet_demo.robot import START_S, Robot
-from vla_accel_ros.tools.provenance import provenance
+from vla_accel_ros.tools.options import write_figures
 from vla_accel_ros.tools.running.graph import own_graph
 from vla_accel_ros.tools.running.processes import ended_by_signals
 
@@ -237,12 +236,8 @@ class FleetDemo:
             "admission": ADMISSION,
             **ASKING,
             "sensors": {**SENSORS, **{f"{name}_expected_hz": rate for name, rate in RATES_HZ.items()}},
-            **provenance(),
         }
-        text = json.dumps(document, indent=1) + "\n"
-        for path in filter(None, (options.out / "fleet_demo.json", options.json)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        write_figures(document, options.out / "fleet_demo.json", options.json)
 
     def _tell(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_accel_ros.tools.options import namespace_option, output_file, subcommand
+from vla_accel_ros.tools.options import namespace_option, output_file, subcommand, timeout_option
 
 if TYPE_CHECKING:
     from vla_accel_ros.tools.look.server import Look
@@ -39,13 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help="with --png of a bag: seconds after its start (default: its end)",
     )
-    add(
-        "--timeout",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="longest wait for a robot (default: %(default)g s)",
-    )
+    timeout_option(parser, 5.0, "for a robot")
     parser = subcommand(
         subparsers, "plot", "draw a bag: joints, hand-overs, stops with reasons, timing", plot
     )
@@ -100,13 +94,7 @@ def show(look: Look, port: int) -> int:
     """Serve the page until Ctrl-C."""
     from vla_accel_ros.tools.look.server import serve
 
-    try:
-        server = serve(look, port)
-    except OSError as error:
-        raise OSError(
-            f"port {port} of 127.0.0.1 cannot be opened ({error}): give another --port, or 0"
-        ) from error
-    with server:
+    with serve(look, port) as server:
         print(f"look at http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.2)

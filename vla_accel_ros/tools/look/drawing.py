@@ -11,22 +11,16 @@ from typing import Any
 import cv2
 import numpy as np
 
-from vla_accel_ros.tools.demo.picture import BAD, COLOURS, DIM, STYLE
+from vla_accel_ros.tools.demo.picture import BAD, COLOURS, DIM, drawn
 
 COLUMNS, LETTERS = 4, 52
 
 
 def write(path: Path, moment: dict[str, Any]) -> None:
     """Draw it. moment: of server.Look. Raises OSError if the file cannot be written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     joints, cameras = moment["robot"]["joints"], moment["cameras"]
     rows = -(-len(joints) // COLUMNS)
-    with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(15, 3.6 + 2.0 * rows), constrained_layout=True)
+    with drawn(path, (15, 3.6 + 2.0 * rows), 100) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(3.2, 2.0 * rows))
         axes = np.ravel([*above.subplots(1, 2 * len(cameras) + 1), *below.subplots(rows, COLUMNS).flat])
         for axis in (*axes[: 2 * len(cameras) + 1], *axes[2 * len(cameras) + 1 + len(joints) :]):
@@ -39,9 +33,6 @@ def write(path: Path, moment: dict[str, Any]) -> None:
         for joint, (axis, (name, lower, upper)) in enumerate(zip(plots, joints)):
             axis.set_title(f"{name}  {lower:.2f}..{upper:.2f}", fontsize=8)
             _joint(axis, moment, joint, (lower, upper))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=100)
-        plt.close(figure)
 
 
 def _image(axis: Any, url: str | None, title: str) -> None:

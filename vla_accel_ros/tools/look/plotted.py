@@ -22,15 +22,9 @@ ROWS = 3
 
 def write(path: Path, recorded: Recorded) -> None:
     """Draw it. Raises ValueError if the bag has no joint states; OSError if the file cannot be written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     scene = recorded.scene
     traces = traces_of(scene, recorded.last_ns)
-    with plt.rc_context(picture.STYLE):
-        figure = plt.figure(figsize=(13, 8.2), constrained_layout=True)
+    with picture.drawn(path, (13, 8.2), 120) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(1.45, 1.0))
         stops = stops_of(scene, traces, recorded.last_ns)
         _motion(above.subplots(), scene, traces, stops)
@@ -39,9 +33,6 @@ def write(path: Path, recorded: Recorded) -> None:
         received = ages_of(scene)
         picture.draw_ages(ages, received, measure.percentiles(received))
         _list(reasons, stops)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-        plt.close(figure)
 
 
 def traces_of(scene: Scene, until_ns: int) -> measure.Traces:

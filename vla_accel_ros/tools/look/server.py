@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
 from vla_accel_ros.tools.look.pictures import NetworkPictures, data_url, smaller
 from vla_accel_ros.tools.look.scene import Scene
+from vla_accel_ros.tools.pages import server_of
 
 PAGE = Path(__file__).parent / "page.html"
-HOST = "127.0.0.1"
 OFTEN_S = 0.05
 """Live moments are not made more often: several pages share one."""
 
@@ -105,43 +105,10 @@ class Look:
 
 
 def serve(look: Look, port: int) -> ThreadingHTTPServer:
-    """A server of the page on 127.0.0.1, port 0 for a free one, to be run with serve_forever. Raises OSError
-    if the port is taken."""
+    """A server of the page on 127.0.0.1, see pages.server_of."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else a body waits 40 ms for the browser to acknowledge its headers
+    def moment(query: Mapping[str, str]) -> bytes:
+        return look.body(float(query["at"]) if "at" in query else None, "exact" in query)
 
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-            if host not in (HOST, "localhost"):  # another site's name that leads here
-                self._send(403, "text/plain", b"ask for 127.0.0.1 or localhost")
-            elif url.path == "/":
-                self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())
-            elif url.path == "/moment":
-                query = parse_qs(url.query)
-                try:
-                    at_s = float(query["at"][0]) if "at" in query else None
-                    body = look.body(at_s, "exact" in query)
-                except (ValueError, OverflowError):
-                    self._send(400, "text/plain", b"at is no number of seconds")
-                else:
-                    self._send(200, "application/json", body)
-            else:
-                self._send(404, "text/plain", b"there are / and /moment")
-
-        def _send(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing of each request."""
-
-    server = ThreadingHTTPServer((HOST, port), Handler)
-    server.daemon_threads = True
-    return server
+    page = ("text/html", lambda _: PAGE.read_bytes())
+    return server_of({"/": page, "/moment": ("application/json", moment)}, port)

@@ -20,7 +20,7 @@ from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
 from vla_accel_ros.planning.work import PRECISIONS, Work, check_work
-from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option
+from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option, write_text
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, headline, numbers_text, plan_text
 
 ENGINE = ("goal", "steps", "precision", "keep_exact", "slots")
@@ -139,7 +139,6 @@ def measured(base: Device, out: Path) -> Device:
         gpu, name=out.stem, title=name, memory_gb=round(memory_gb, 1), capability=10 * major + minor
     )
     note = f"Measured by vla plan --measure, torch {torch.__version__}; the rest is from {base.name}.yaml."
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(to_yaml(device, name, note))
+    write_text(out, to_yaml(device, name, note))
     print(f"written: {out}")
     return device

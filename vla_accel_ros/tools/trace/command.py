@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vla_accel_ros.timeline import Recorded, merged
-from vla_accel_ros.tools.options import namespace_option, output_file, subcommand
+from vla_accel_ros.tools.options import namespace_option, output_file, subcommand, timeout_option
 
 SECONDS = 10.0
 
@@ -34,13 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"length of the past (default: {SECONDS:g}), or of the end of the bag (default: all)",
     )
     namespace_option(parser)
-    add(
-        "--timeout",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="longest wait for nodes (default: %(default)g s)",
-    )
+    timeout_option(parser, 5.0, "for nodes")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ too many for the cache, divided by their number. It includes the gap between dep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch import Tensor
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.reference.linear import Norm
-from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.quantized import Weight, quantized
 
@@ -188,8 +188,7 @@ def error(piece: Piece, ops: Ops) -> float:
     """Return the largest relative error of a kernel's results, inf for nan. Results that are not also inputs
     are filled with nan before."""
     arguments = piece.arguments(3)
-    ours = [_copy(value) for value in arguments]
-    exact = [_wide(_copy(value)) for value in arguments]
+    ours, exact = list(copied(arguments)), list(wide(copied(arguments)))
     rows = ours[piece.results[0]].shape[0] * ours[piece.results[0]].shape[1]
     for index in piece.results:
         result = ours[index]
@@ -228,23 +227,6 @@ def _tensors(value: Any, rows: int) -> list[Tensor]:
     return [value]
 
 
-@torch.inference_mode()
-def times_us(
-    config: PiConfig,
-    keys: int,
-    device: torch.device,
-    table: Table | None = None,
-    runs: int = 50,
-    batch: int = 1,
-) -> dict[str, float]:
-    """Return microseconds of each kernel by name: the median of `runs` replays of a chain over all layers."""
-    ops = TritonOps(device, table)
-    return {
-        piece.name: chain_us(getattr(ops, piece.kernel), piece, device, runs)
-        for piece in pieces(config, keys, device, batch)
-    }
-
-
 def chain_us(launch: Callable[..., None], piece: Piece, device: torch.device, runs: int = 50) -> float:
     """Return microseconds of one launch of a piece, from a captured chain over all layers."""
 
@@ -275,14 +257,29 @@ def layer_us(
     return replay_us(layers, device, runs)
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, Norm):
-        return Norm(*(_copy(part) for part in value))
-    return value.clone() if isinstance(value, Tensor) else value
+def copied(arguments: Any) -> Any:
+    """Return the arguments with cloned tensors."""
+    return _mapped(arguments, Tensor.clone)
 
 
-def _wide(value: Any) -> Any:
-    if isinstance(value, Norm):
-        return Norm(*(_wide(part) for part in value))
-    half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    return value.float() if half else value
+def wide(arguments: Any) -> Any:
+    """Return the arguments with half precision widened to float32."""
+    return _mapped(
+        arguments, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one
+    )
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: _mapped(item, function) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, function) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{field.name: _mapped(getattr(value, field.name), function) for field in fields(value)}
+        )
+    return value

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.nodes.clients.chunk_paths import ChunkPaths
 
     metrics = Metrics()
-    documents = {"/metrics": (CONTENT_TYPE, lambda: metrics.text(time.monotonic()))}
+    documents = {"/metrics": (CONTENT_TYPE, lambda _: metrics.text(time.monotonic()))}
     port, address = arguments.metrics, arguments.address
     with (
         nullcontext() if port is None else serving(documents, port, address) as port,

@@ -24,7 +24,7 @@ from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow, Pending
+from vla_accel_ros.models.flow.sampling import Pending
 from vla_accel_ros.models.layers.packed import Part, Span
 
 WIDE_ROWS = 96
@@ -261,11 +261,6 @@ class CapturedSeats:
             self._at[seat] = (self._at[seat] + 1) % self.steps
             if not self._at[seat]:
                 self._begun.discard(seat)
-
-    @torch.inference_mode()
-    def flow(self, seat: int) -> Flow:
-        stage = self.stage
-        return Flow(stage.x[seat : seat + 1].clone(), stage.update[seat : seat + 1].clone())
 
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """See Seats."""

@@ -58,9 +58,6 @@ class Seats(Protocol):
     def step(self, taken: Sequence[int]) -> None:
         """Compute the next step of the chunks in these seats."""
 
-    def flow(self, seat: int) -> Flow:
-        """The present actions and last update of a chunk."""
-
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         """Chunks on their way to the host, with how far every step moved them; does not block."""
 
@@ -155,9 +152,6 @@ class PlainSeats:
         if after < self.steps:
             x = self._flows[seat].actions
             self._due[seat] = due._replace(x=x, t=self._time(after, x.device, guide), step=after)
-
-    def flow(self, seat: int) -> Flow:
-        return self._flows[seat]
 
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         return [Pending(Samples.of(self._flows[seat], self._moved[seat])) for seat in seats]

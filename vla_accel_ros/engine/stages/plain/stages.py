@@ -27,7 +27,7 @@ from vla_accel_ros.engine.stages.plain.prefix import PlainFrame, PlainPrefix, Re
 from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainOpening, PlainStep
 from vla_accel_ros.engine.stages.stage import Stage
 from vla_accel_ros.models.flow.rtc import Inpainting
-from vla_accel_ros.models.flow.sampling import Flow, Pending
+from vla_accel_ros.models.flow.sampling import Pending
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.micro_requests import ACTIONS, DENOISE
 from vla_accel_ros.models.policies import CapturablePolicy
@@ -307,12 +307,6 @@ class CapturedPlainSeats:
         with self._stages.denoising():
             for seat in taken:
                 self._stages.advance(self._chunks[seat], 1)
-
-    @torch.inference_mode()
-    def flow(self, seat: int) -> Flow:
-        """See Seats."""
-        chunk = self._chunks[seat]
-        return Flow(chunk.readback.x.clone(), chunk.update.clone())
 
     @torch.inference_mode()
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:

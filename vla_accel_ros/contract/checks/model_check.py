@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
+from vla_accel_ros.contract.checks.readings import ABSOLUTE, DELTA, OTHERS, Reading, read_actions
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.parts import TWO_TURNS, Joint
-from vla_accel_ros.contract.readings import ABSOLUTE, DELTA, OTHERS, Reading, read_actions
 from vla_accel_ros.models.checkpoints.checkpoint import describe
 from vla_accel_ros.models.checkpoints.description import Description, unpadded
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from vla_accel_ros.contract.checks.findings import Finding, error, warning
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import Finding, error, warning
 from vla_accel_ros.contract.parts import SERVO, Controller
 
 _JTC = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vla_accel_ros.contract.fields import Fields
+from vla_accel_ros.contract.files.fields import Fields
 from vla_accel_ros.contract.parts import INPUT_FORM, INPUT_TOPIC, TOPIC, Base, Controller, Joint
 from vla_accel_ros.extensions import BASES
 

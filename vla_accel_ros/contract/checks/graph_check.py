@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from vla_accel_ros.contract.checks.findings import Finding, error, ok, warning
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.contract.findings import Finding, error, ok, warning
 from vla_accel_ros.control.following.reasons import listed
 from vla_accel_ros.extensions import BASES, BUILT_IN, CONTROLLERS, controller_kind
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.files.fields import Fields, closest
 
 Path = tuple[str | int, ...]
 NATIVE = "native"

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.contract.fields import Fields
+from vla_accel_ros.contract.files.fields import Fields
 from vla_accel_ros.contract.parts import LONGEST_AGE_S, NAME, NAME_FORM, Joint
-from vla_accel_ros.contract.readers import RobotLimits
+from vla_accel_ros.contract.sections.readers import RobotLimits
 from vla_accel_ros.control.kinematics.arm import Arm
 from vla_accel_ros.control.kinematics.collisions import Collisions
 from vla_accel_ros.control.kinematics.hand import BASE, JOINTS, PRESETS, RELATIVE_TO, TOOL, Box, Hand, Tf
@@ -28,7 +28,6 @@ from vla_accel_ros.control.kinematics.rotations import AXES, matrix, pinocchio
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 
 _LINK = r"\S+"
-_CONVENTION = ("rotation", "state", "relative_to", "axes")
 OPPOSITE = "opposite"
 """Of a pair of fingers, the second."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.contract import urdf
+from vla_accel_ros.contract.files import urdf
 
 
 class Kinematics:

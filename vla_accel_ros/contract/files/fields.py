@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from vla_accel_ros.contract import bounded_yaml
+from vla_accel_ros.contract.files import bounded_yaml
 
 MOST_MISTAKES = 20
 """A file with more mistakes is not a contract: reading ends there."""

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_accel_ros.contract.fields import Fields
+from vla_accel_ros.contract.files.fields import Fields
+from vla_accel_ros.contract.files.urdf import UrdfJoint
 from vla_accel_ros.contract.parts import (
     FURTHEST,
     INPUT_FORM,
@@ -31,7 +32,6 @@ from vla_accel_ros.contract.parts import (
     Stream,
     Twist,
 )
-from vla_accel_ros.contract.urdf import UrdfJoint
 from vla_accel_ros.control.chunking.plausibility import LONGEST_STEP_S, SHORTEST_STEP_S
 from vla_accel_ros.control.following.joint_faults import LASTING_S
 from vla_accel_ros.extensions import CONTROLLERS, ControllerKind, controller_kind, names

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.files.fields import Fields, closest
 from vla_accel_ros.contract.parts import INPUT_FORM, INPUT_TOPIC, LONGEST_AGE_S, Joint
 from vla_accel_ros.control.force.executed import Retreat
 from vla_accel_ros.control.force.guard import Force

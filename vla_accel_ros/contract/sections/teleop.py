@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vla_accel_ros.contract.fields import Fields, closest
+from vla_accel_ros.contract.files.fields import Fields, closest
 from vla_accel_ros.contract.parts import (
     INPUT_FORM,
     INPUT_TOPIC,
