@@ -34,7 +34,7 @@ from fleets.serving import STEP_DT_S, Arm, Camera, Robots
 from run import BENCHES, Bench, Given, Row, main, place
 from shared.models import config_of
 from shared.timing import alone, gpu_id, summary
-from vla_accel_ros.contract.keys import keys_of
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.goals import for_policy

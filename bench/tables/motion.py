@@ -68,7 +68,7 @@ def horizon_signals() -> Iterator[Line]:
         "signal", "later chunk", "mean of ten",
     )  # fmt: skip
     rows = result("horizon")["signals"]["correlations"]
-    for signal in ("update_ratio", "last_update", "spread", "agreement"):
+    for signal in ("update_ratio", "spread"):
         pair = [one(rows, signal=signal, error=error) for error in ("later", "mean")]
         figures = [row["overall"] for row in pair]
         yield signal, *(between({**figure, "median": figure["rho"]}, "+.2f") for figure in figures)
@@ -78,7 +78,7 @@ def horizon_signals() -> Iterator[Line]:
 def horizon_front() -> Iterator[Line]:
     """Success against load."""
     yield "target, horizon", "success", "actions a chunk", "chunks/s", "time s", "jerk rad/s^3"
-    shown = ("static:12", "static:24", "all", "update_ratio:0.02", "agreement:0.06", "spread:0.04")
+    shown = ("static:12", "static:24", "all", "update_ratio:0.02", "spread:0.04")
     for row in result("horizon")["front"]["rows"]:
         if row["condition"] == "moved" and row["horizon"] in shown:
             yield (
