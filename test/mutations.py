@@ -524,7 +524,7 @@ MUTATIONS = (
         "generation.length_s < execution",
         ("test_orders.py",),
     ),
-    Mutation("fleet: wait ratio", "return waited_s / life_s if", "return waited_s if", ("test_orders.py",)),
+    Mutation("fleet: wait ratio", "else waited_s / life_s if", "else waited_s if", ("test_orders.py",)),
     Mutation(
         "fleet: ageing of a bucket", "bucket -= int(age_s / ageing_s)", "bucket -= 0", ("test_orders.py",)
     ),
@@ -551,12 +551,6 @@ MUTATIONS = (
         "[request.task.began_s for",
         "[-request.task.began_s for",
         ("test_fleet_rules.py",),
-    ),
-    Mutation(
-        "fleet: slowdown",
-        "rounds_left / (slowdown * slowdown)",
-        "rounds_left / slowdown",
-        ("test_orders.py",),
     ),
     Mutation(
         "fleet: age",
