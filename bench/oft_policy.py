@@ -2,10 +2,9 @@
 
     python bench/oft_policy.py [--parts training success] [--families reach follow] [--processes N]
 
-`training` (training/oft.py) takes minutes on a GPU; without one it trains a smaller network in an hour. It
-leaves a checkpoint in the family's own layout in out/oft_reach_follow/policy, which every command takes as
---model. `success` plays it in simulation time on the CPU, as bench/demo_policy.py does the bundled policy.
-The weights are not stored here.
+`training` (training/oft.py) wants a GPU and leaves a checkpoint in the family's own layout in
+out/oft_reach_follow/policy, which every command takes as --model. `success` plays it in simulation time on
+the CPU, as bench/demo_policy.py does the bundled policy. The weights are not stored here.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def folder(given: Given) -> Path:
 def training(given: Given) -> Row:
     """Its time, recipe and losses."""
     device = torch.device("cuda" if torch.cuda.is_available() and not given.small else "cpu")
-    recipe = oft.SECONDS if given.small else oft.MINUTES if device.type == "cuda" else oft.HOUR
-    mask = Contract.load(demo_contract()).delta_mask
+    recipe, mask = oft.SECONDS if given.small else oft.MINUTES, Contract.load(demo_contract()).delta_mask
     families = tuple(given.families)
     return {"training": oft.train(folder(given), recipe, families, mask, device, given.processes)}
 

@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 99_820
+BUDGET = 100_280
 """Lines of the package."""
 
 

@@ -1,5 +1,4 @@
-"""Train a small OpenVLA-OFT for the simulated arm, on the demo's data: minutes on a GPU, or a smaller one in
-about an hour on a CPU.
+"""Train a small OpenVLA-OFT for the simulated arm, on the demo's data: a few minutes on a GPU.
 
 The family is the cheapest to train of those here: one forward, and the mean absolute error of a chunk, which
 is the authors' loss. There is one round of the disturbed expert's data and no DAgger. As in the demo's
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -47,8 +45,6 @@ MINUTES = Recipe(
     expert_rounds=1, dagger_rounds=0, expert_episodes=9_000, steps=3_000, batch=512, learning_rate=1e-3,
     warmup=200, ema=0.0,
 )  # fmt: skip
-HOUR = replace(MINUTES, expert_episodes=2_000, steps=2_400, batch=64)
-"""On a CPU."""
 SECONDS = Recipe(expert_rounds=1, dagger_rounds=0, expert_episodes=2, steps=3, batch=4, warmup=2, ema=0.0)
 """Only shows that everything works."""
 BATCH = ("images", "words", "state", "actions", "uv", "uv_mask")
@@ -57,15 +53,14 @@ BATCH = ("images", "words", "state", "actions", "uv", "uv_mask")
 Samples = dict[str, Tensor]
 
 
-def policy_config(vocab: int, dims: int, is_smaller: bool = False) -> OpenVLAOFTConfig:
-    """Return a small OpenVLA-OFT: two cameras of 112 x 112, or of 56 x 56; a chunk of 16 actions at 30 Hz."""
-    side, tower_width, width, depth = (56, 64, 96, 4) if is_smaller else (112, 128, 192, 6)
-    tower = VisionConfig(width=tower_width, depth=4, mlp=4 * tower_width, heads=4, image_size=side, patch=14)
+def policy_config(vocab: int, dims: int) -> OpenVLAOFTConfig:
+    """Return a small OpenVLA-OFT: two cameras of 112 x 112, a chunk of 16 actions at 30 Hz."""
+    tower = VisionConfig(width=128, depth=4, mlp=512, heads=4, image_size=112, patch=14)
     return OpenVLAOFTConfig(
         dino=tower,
         siglip=tower,
         registers=1,
-        prefix=LlamaConfig(width, depth, mlp=width * 10 // 3, heads=4, kv_heads=4, head_dim=width // 4),
+        prefix=LlamaConfig(width=192, depth=6, mlp=640, heads=4, kv_heads=4, head_dim=48),
         vocab=vocab,
         action_vocab=vocab,
         bins=2,
@@ -249,7 +244,7 @@ def train(
     torch.manual_seed(recipe.seed)
     torch.set_float32_matmul_precision("high")
     begin_s, policy = perf_counter(), folder / "policy"
-    config = policy_config(write_words(policy), len(delta_mask), is_smaller=recipe is HOUR)
+    config = policy_config(write_words(policy), len(delta_mask))
     with ProcessPoolExecutor(processes, get_context("spawn"), one_thread_each) as pool:
         size = config.dino.image_size
         data.collect(data.submit(pool, folder, recipe, 0, delta_mask, size, families, prepare), "data")

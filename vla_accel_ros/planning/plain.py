@@ -75,7 +75,7 @@ def _mimic_video(model: MimicVideo, sizes: MimicVideoConfig, work: Work) -> dict
         model.decoder.context(video["features"])
 
     def denoise() -> None:
-        d, rows = sizes.decoder, (1, sizes.decoder.heads, s.rows, sizes.decoder.head_dim)
+        d, rows = sizes.decoder, (1, s.rows, sizes.decoder.heads, sizes.decoder.head_dim)
         x, state = torch.empty(1, work.chunk or sizes.horizon, sizes.action_dim), half(1, sizes.state_dim)
         context = [(half(*rows), half(*rows)) for _ in range(d.depth)]
         model.decoder(x, torch.empty(1), torch.empty(1), state, context)

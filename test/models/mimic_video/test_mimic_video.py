@@ -22,8 +22,7 @@ from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.flow.sampling import flow_times
-from vla_accel_ros.models.mimic_video.blocks import Attention
-from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, DiTConfig
+from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
 from vla_accel_ros.models.mimic_video.statistics import read_units
@@ -306,18 +305,6 @@ def test_images_are_squeezed_to_the_networks_shape_as_pillow_does(recording: Mim
     theirs = np.asarray(pillow.fromarray(image).resize((48, 32), pillow.BILINEAR), np.float32)
     ours = recording.policy.resized([torch.from_numpy(image)])[0].permute(1, 2, 0)
     np.testing.assert_allclose(ours, 2 * (theirs / 255 - 0.5), atol=1e-6)
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_empty_rows_of_text_take_their_share_of_attention(rows: int) -> None:
-    """As with that many rows of zeros."""
-    torch.manual_seed(rows)
-    layer = Attention(DiTConfig(16, 1, 2, 12, 8, 20, 4), 20)
-    x, text = torch.randn(3, 5, 16), torch.randn(1, 4, 20)
-    whole = torch.cat((text, torch.zeros(1, rows, 20)), dim=1)
-    padded = [part.expand(3, -1, -1, -1) for part in layer.kv(whole)]
-    torch.testing.assert_close(layer(x, layer.kv(text), empty=rows), layer(x, (padded[0], padded[1])))
-    assert not torch.allclose(layer(x, layer.kv(text)), layer(x, (padded[0], padded[1])), atol=1e-3)
 
 
 def test_times_are_summed_in_float64_and_rounded() -> None:

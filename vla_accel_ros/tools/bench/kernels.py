@@ -29,9 +29,10 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.kernels.reference.quantized import Rows
-from vla_accel_ros.models.config import BlocksConfig, PiConfig
+from vla_accel_ros.models.config import BlocksConfig, LlamaConfig, PiConfig
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.solver import AB2, EULER
+from vla_accel_ros.models.layers import qwen
 from vla_accel_ros.models.layers.dit import Mixer
 from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8, Quantized
@@ -213,8 +214,12 @@ def _blocks(device: torch.device, dtype: torch.dtype, launches: list[tuple[str, 
     mixer = random_network(lambda: Mixer(sizes), device).to(dtype)
     drawn = torch.Generator(device).manual_seed(4)
     rows = torch.randn(1, 41, sizes.width, generator=drawn, device=device).to(dtype)
+    grouped = LlamaConfig(width=192, depth=1, mlp=384, heads=4, kv_heads=2, head_dim=48)
+    turned = random_network(lambda: qwen.Attention(grouped), device).to(dtype)
+    angles = torch.randn(1, 1, rows.shape[1], grouped.head_dim, generator=drawn, device=device)
     with computing(CheckedOps(ops_for(device), launches)):
         mixer(rows)
+        turned(rows, (angles.cos().to(dtype), angles.sin().to(dtype)))
 
 
 def _worse(first: Checked, other: Checked) -> Checked:
