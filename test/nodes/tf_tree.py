@@ -21,10 +21,12 @@ HIGHER_M = 0.5
 
 
 def contract_text() -> str:
-    """A contract of the arm's hand by tf. Its limits are wide: the machine of the tests is busy."""
+    """A contract of the arm's hand by tf. Its limits are wide: the machine of the tests is busy, and a hand
+    that is too fast on its way back is held until somebody resumes it."""
     hand = EXPLICIT + "state_by: tf, tf_base: world, tf_max_age_s: 0.5, "
     wide = text(hand).replace("max_age_s: 0.2}", "max_age_s: 1.0}")
     wide = wide.replace("100, max_age_s: 0.1", "100, max_age_s: 0.5")
+    wide = wide.replace("linear: 0.5, angular: 1.5", "linear: 3.0, angular: 9.0")
     return wide.replace("max_age_s: 0.6}", "max_age_s: 2.0}")
 
 
