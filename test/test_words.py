@@ -61,7 +61,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 100_280
+BUDGET = 100_290
 """Lines of the package."""
 
 

@@ -146,3 +146,21 @@ def test_controller_with_another_clock_approaches_no_faster_than_its_hand_may():
     path = approached(still([0, S], [goal, goal]), eased, 0.01, 0, lambda t_ns: (MIDDLE, np.zeros(6)))
     assert path.start_ns > approach_s(eased, 0.01) * S
     assert fastest(still([0, path.start_ns], [MIDDLE, path.positions[0]]), 0, path.start_ns) <= 1.0 / SPEED
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_short_ways_are_slowed_though_the_limits_of_joints_are_far_above_their_speeds(seed: int) -> None:
+    """From rest to a chunk that begins somewhere near."""
+    rng, limits, count = np.random.default_rng(seed), limits_of(), 5
+    times_ns = np.arange(count + 1) * S // 20
+    steps = np.cumsum(rng.normal(0, 0.01, (count, 6)), axis=0)
+    positions = np.concatenate([MIDDLE[None], MIDDLE + rng.normal(0, 0.1, 6) + steps])
+    speeds = np.concatenate([np.zeros((1, 6)), rng.normal(0, 0.1, (count, 6))])
+    plan, _ = limits.guard.enforce(NAMES, times_ns, positions, speeds, limits)
+    whole = Trajectory(
+        NAMES,
+        np.concatenate([times_ns[:1], plan.times_ns]),
+        np.concatenate([positions[:1], plan.positions]),
+        np.concatenate([speeds[:1], plan.speeds]),
+    )
+    assert fastest(whole, 0, int(plan.times_ns[-1])) <= 1.0

@@ -27,7 +27,8 @@ LOOK_S = 0.005
 _BETWEEN = 0.99
 """Share of a speed that may be used, for what is between two looks."""
 _TRIES, _MARGIN = 12, 1.02
-"""Tries to slow the joints down for a hand, and by how much more than in proportion."""
+"""Tries to slow the joints down for a hand, by their limits and then by their speeds, and by how much more
+than in proportion."""
 
 
 def guarded(contract: Any, joints: Sequence[str]) -> JointLimits:
@@ -70,7 +71,7 @@ class HandGuard:
         if not self._hands and self._collisions is None:
             return enforce_knots(joints, times_ns, positions, velocities, limits)
         slowed = limits
-        for _ in range(_TRIES):
+        for number in range(2 * _TRIES):
             plan, report = enforce_knots(joints, times_ns, positions, velocities, slowed)
             whole = trusted(
                 joints,
@@ -82,7 +83,11 @@ class HandGuard:
             if excess <= 1.0:
                 self.check(whole)
                 return plan, report
-            slowed = replace(slowed, velocity=slowed.velocity / (_MARGIN * excess))
+            velocity = slowed.velocity
+            if number >= _TRIES:  # the limits are far above the speeds
+                peaks = np.abs(whole.sample(_looks(whole))[1]).max(axis=0)
+                velocity = np.where(peaks > 0.0, np.minimum(velocity, peaks), velocity)
+            slowed = replace(slowed, velocity=velocity / (_MARGIN * excess))
         raise ValueError(f"a hand would move {excess:.2f} times as fast as it may: give slower actions")
 
     def slowed(self, path: Trajectory) -> Trajectory:
