@@ -26,7 +26,7 @@ from vla_accel_ros.control.trajectory import Trajectory, trusted
 LOOK_S = 0.005
 _BETWEEN = 0.99
 """Share of a speed that may be used, for what is between two looks."""
-_TRIES, _MARGIN = 12, 1.02
+_BY_LIMITS, _BY_SPEEDS, _MARGIN = 12, 6, 1.02
 """Tries to slow the joints down for a hand, by their limits and then by their speeds, and by how much more
 than in proportion."""
 
@@ -70,8 +70,9 @@ class HandGuard:
         motion keeps the speed of a hand, or the motion leads one out of its box."""
         if not self._hands and self._collisions is None:
             return enforce_knots(joints, times_ns, positions, velocities, limits)
-        slowed = limits
-        for number in range(2 * _TRIES):
+        slowed, excess = limits, self._excess(positions[0], velocities[0])
+        # What is too fast as it begins nothing slows in time.
+        for number in range(_BY_LIMITS + _BY_SPEEDS if excess <= 1.0 else 0):
             plan, report = enforce_knots(joints, times_ns, positions, velocities, slowed)
             whole = trusted(
                 joints,
@@ -84,7 +85,7 @@ class HandGuard:
                 self.check(whole)
                 return plan, report
             velocity = slowed.velocity
-            if number >= _TRIES:  # the limits are far above the speeds
+            if number >= _BY_LIMITS:  # the limits are far above the speeds
                 peaks = np.abs(whole.sample(_looks(whole))[1]).max(axis=0)
                 velocity = np.where(peaks > 0.0, np.minimum(velocity, peaks), velocity)
             slowed = replace(slowed, velocity=velocity / (_MARGIN * excess))
