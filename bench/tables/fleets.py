@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from tables.forms import Line, one, result, table
+from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 
 FLEET = 100
 """Of all that was simulated, the size of a closed fleet that the page shows."""
@@ -23,7 +24,7 @@ def fleet_closed() -> Iterator[Line]:
     """A fleet of libero_pi05."""
     yield "policy, horizons", "P95", "stall", "average against fifo", "P95 against fifo"
     for row in result("fleet_sim")["closed"]:
-        if row["robots"] == FLEET:
+        if row["robots"] == FLEET and row["policy"] in BUILT_IN[FLEET_RULES]:
             is_oracle = row["horizon"] == "dynamic"
             yield (
                 f"{row['policy']}, {'dynamic (oracle)' if is_oracle else row['horizon']}",

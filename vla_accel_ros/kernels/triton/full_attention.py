@@ -19,6 +19,7 @@ from vla_accel_ros.kernels.early import reads_early
 from vla_accel_ros.kernels.triton.attention import COMBINED_ROWS, combine
 from vla_accel_ros.kernels.triton.launch import Scratch, after_previous, options, precision
 
+WARPS = 4
 PROGRAMS = 96
 """Enough of them to fill a large GPU."""
 MANY_KEYS, MOST_PARTS = 512, 32
@@ -26,12 +27,11 @@ MANY_KEYS, MOST_PARTS = 512, 32
 
 
 class Launch(NamedTuple):
-    """queries, keys: of a tile. parts: programs that share the keys."""
+    """queries, keys: of a tile. parts: programs that share the keys. stages: loads in flight."""
 
     queries: int
     keys: int
     parts: int = 1
-    warps: int = 4
     stages: int = 2
 
 
@@ -139,12 +139,12 @@ def attend_full(
         *tails[0], *tails[1],
         HEAD=head, BLOCK=block, BLOCK_M=way.queries, BLOCK_N=way.keys,
         TAIL=min(way.keys, max(16, triton.next_power_of_2(max(1, more)))), PARTS=parts,
-        PRECISION=precision(q), **options(way.warps, way.stages, pdl),
+        PRECISION=precision(q), **options(WARPS, way.stages, pdl),
     )  # fmt: skip
     if parts > 1:
         combine[(triton.cdiv(rows, COMBINED_ROWS),)](
             sums, out, rows, HEAD=head, PARTS=parts, BLOCK_M=COMBINED_ROWS, BLOCK_D=block,
-            **options(4, 1, pdl),
+            **options(WARPS, 1, pdl),
         )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def launch_of(tokens: int, heads: int, keys: int, head: int, room: int) -> Launc
     tile, stages = 64, 3
     if parts == 1 and queries * head <= 64 * 64:
         tile, stages = 128, 2 if head > 64 else 3
-    return Launch(queries, tile, parts, 4, stages) if stages * tile <= room else Launch(queries, 64, parts)
+    return Launch(queries, tile, parts, stages) if stages * tile <= room else Launch(queries, 64, parts)
 
 
 def _room(q: Tensor, block: int) -> int:

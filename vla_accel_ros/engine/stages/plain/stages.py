@@ -65,8 +65,8 @@ class PlainStages:
         memories = [torch.cuda.graph_pool_handle() if cuda else None for _ in range(2)]
         self.results = Results(policy, pool)
         self.prefix = PlainPrefix(policy, pool, LENGTHS, memories[0])
-        of_steps = None if policy.chain.acts == DENOISE else memories[1]
-        self._opening = PlainOpening(policy, pool, LENGTHS + seats, of_steps)
+        memory = None if policy.chain.acts == DENOISE else memories[1]
+        self._opening = PlainOpening(policy, pool, LENGTHS + seats, memory)
         self._places = range(1 + seats) if policy.chain.of_chunk else range(1)
         self.step = PlainStep(policy, pool, len(Form) * LENGTHS * len(self._places), memories[1], solver)
         self._actions = Readback(policy.device, 1, policy.config.horizon, policy.config.action_dim, 0)
