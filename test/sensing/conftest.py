@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rings import H, W, left_over, unique
 from streams import make_contract
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.sensing import segment
 from vla_accel_ros.sensing.cameras.ring import RingWriter
 
 
@@ -32,6 +34,15 @@ def name() -> Iterator[str]:
     name = unique("ring")
     yield name
     assert left_over(name) == []
+
+
+@pytest.fixture
+def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of it for this test alone: what is abandoned in the common one is removed by whoever makes a
+    segment there, such as a test beside this one."""
+    with tempfile.TemporaryDirectory(dir=segment.FOLDER) as folder:
+        monkeypatch.setattr(segment, "FOLDER", Path(folder))
+        yield Path(folder)
 
 
 @pytest.fixture

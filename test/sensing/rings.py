@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.sensing import segment
 from vla_accel_ros.sensing.cameras.frames import Frame, Lease, NotReady
 from vla_accel_ros.sensing.cameras.ring import Handle, RingWriter
 from vla_accel_ros.sensing.cameras.ring_reader import RingReader
-from vla_accel_ros.sensing.segment import FOLDER, PREFIX
 
 KNOWN = 13
 H, W = 6, 5
@@ -34,7 +34,7 @@ def unique(name: str) -> str:
 
 def left_over(name: str) -> list[str]:
     """What there is in shared memory of rings whose name contains this."""
-    return sorted(path.name for path in FOLDER.glob(f"{PREFIX}*{name}*"))
+    return sorted(path.name for path in segment.FOLDER.glob(f"{segment.PREFIX}*{name}*"))
 
 
 def known_image(stamp_ns: int, height: int, width: int) -> np.ndarray:

@@ -161,7 +161,10 @@ def test_nothing_torn_is_read_beside_a_writer_that_never_rests(name):
 
 PROGRAM = """
 import sys
+from pathlib import Path
+from vla_accel_ros.sensing import segment
 from vla_accel_ros.sensing.slot import SlotWriter
+segment.FOLDER = Path(sys.argv[2])
 writer = SlotWriter(sys.argv[1], 8)
 writer.write(b"alive", 3)
 print("ready", flush=True)
@@ -169,10 +172,12 @@ sys.stdin.read()
 """
 
 
-def test_a_writer_that_was_killed_is_followed_by_the_next(name):
+def test_a_writer_that_was_killed_is_followed_by_the_next(shared_memory, name):
     clock = Clock()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", PROGRAM, name, str(shared_memory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     reader = SlotReader(name, clock)
     with process:

@@ -171,7 +171,7 @@ def test_memory_taken_out_of_a_ring_is_noticed(writer, name):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_ring_of_another_user_is_refused_and_left_alone(writer, name):
+def test_a_ring_of_another_user_is_refused_and_left_alone(shared_memory, writer, name):
     put(writer, 1)
     path = segment_path(name)
     os.chown(path, 4711, 4711)
@@ -198,7 +198,7 @@ def test_a_ring_that_others_may_write_is_refused(writer, name, mode):
     assert f"may be written by other users (mode {mode:o})" in why_not(make_reader(name))
 
 
-def test_what_is_not_even_a_file_is_refused_in_a_sentence(name):
+def test_what_is_not_even_a_file_is_refused_in_a_sentence(shared_memory, name):
     path, reader = segment_path(name), make_reader(name)
     makers = {
         "is not a ring: remove": lambda: path.touch(),
