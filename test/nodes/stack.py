@@ -127,9 +127,11 @@ def assert_ends_at_rest(operator: Operator) -> None:
     A stop begins after what delivery may take, twice lead_max_s.
     """
     for controller in operator.contract.controllers:
-        last = [s.trajectory for s in operator.sent if s.trajectory.joints == tuple(controller.joints)][-1]
+        sent = [s for s in operator.sent if s.trajectory.joints == tuple(controller.joints)]
+        last = sent[-1].trajectory
         _, velocity = last.sample(last.start_ns + 500_000_000)
-        assert not velocity.any()
+        times_ms = [(s.received_ns - last.start_ns) // 1_000_000 for s in sent[-3:]]
+        assert not velocity.any(), f"{velocity} after 0.5 s of {len(last)} points, sent at {times_ms} ms"
 
 
 def speed(state: Joints) -> float:
