@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from shared.subjects import plain, relative
 from shared.timing import allocated_by, kernels_of, summary
 from tables.forms import RESULTS
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.stages.precision import check
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import PI0, PI05
 from vla_accel_ros.planning.work import ENGINE_PRECISIONS as PRECISIONS
@@ -50,7 +52,7 @@ def options(add: Callable[..., Any]) -> None:
         help="of each task family, of bundled, 0 for none (default: %(default)s)",
     )
     add("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS), help="of random")
-    add("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, help="of random")
+    add("--precisions", nargs="+", choices=PRECISIONS, help="exact first (default: all that the device has)")
     add("--views", nargs="+", type=int, default=(2,), help="numbers of cameras, of random")
     add("--runs", type=int, default=100, help="replays of each (default: %(default)s)")
     parser: Any = add.__self__  # type: ignore[attr-defined]
@@ -86,9 +88,7 @@ def bundled(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
     for dtype in (torch.float32, torch.bfloat16):
         policy = load_policy(chosen_model(given), device, dtype)
         same = None
-        for precision in PRECISIONS:
-            if precision == "fp8" and device.type == "cuda" and dtype == torch.float32:
-                continue  # its products are bfloat16
+        for precision in _possible(given, device, dtype):
             engine = Engine(policy, step_dt_s=STEP_DT_S, fast=True, precision=precision)
             actions = chunks(engine, observations)
             same = actions if same is None else same
@@ -107,6 +107,14 @@ def bundled(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
             yield {name: _rounded(value) for name, value in case.items()}
 
 
+def _possible(given: Given, device: torch.device, dtype: torch.dtype) -> Iterator[str]:
+    """The precisions that are asked for, or all; not those of which the device or dtype has no products."""
+    for precision in given.precisions or PRECISIONS:
+        with suppress(ValueError):
+            check(precision, True, device, dtype)
+            yield precision
+
+
 def random(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
     """Full-size models of random weights: stage times, errors, bytes."""
     document |= {"dtype": "bfloat16", "prompt": 20, "runs": given.runs}
@@ -122,7 +130,7 @@ def random(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
             with torch.inference_mode():
                 error = relative(plain(model, frames_of)(), exact[views])
             same = None
-            for precision in given.precisions:
+            for precision in _possible(given, device, torch.bfloat16):
                 ours = Ours(model, frames_of, precision=precision)
                 same = ours.actions if same is None else same
                 parts = ours.parts()

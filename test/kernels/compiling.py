@@ -161,6 +161,7 @@ def replace_kernels(module: ModuleType, capability: int) -> None:
         "_group",
         "_whole",
         "_leave_row",
+        "_leave_fp4",
         "_read",
         "_leave_int8",
     }

@@ -21,7 +21,7 @@ from vla_accel_ros.kernels.shapes import INT8_GATED, INT8_PRODUCT, Shape
 from vla_accel_ros.kernels.triton import int8, launch, linear, project, quantized, small_weights
 from vla_accel_ros.kernels.tuning import Table
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, NVFP4, W8A8
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 from vla_accel_ros.tools.tune import pieces
 
@@ -52,6 +52,13 @@ def fp8_rows() -> None:
     )
     quantized.glu_rows(product(544, 32768), Rows.place(544, 16384, CPU))
     quantized.gelu_rows(product(512, 4304), place(4304), Rows.place(512, 4304, CPU))
+
+
+def fp4_rows() -> None:
+    """The passes of prefill in nvfp4."""
+    weight, y = torch.empty(2048), Product(place(544, 32768), torch.empty(544, 1), torch.empty(32768))
+    quantized.rms_norm_rows(place(544, 2048), None, weight, Rows.within(place(544, 2048), NVFP4))
+    quantized.glu_rows(y, Rows.within(place(544, 16384), NVFP4))
 
 
 def rows_in_8_bits(gpu: Gpu) -> None:
@@ -103,3 +110,5 @@ if __name__ == "__main__":
     rows_in_8_bits(here)
     if target >= 89:
         fp8_rows()
+    if target >= 100:
+        fp4_rows()

@@ -1,6 +1,7 @@
 """Kernels for quantised weights and int8 rows compile for the devices they are for, within what those have.
 
-int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later. Matrix units multiply int8 rows.
+int8, int4 and w8a8: all; fp8, of weights and of rows: Ada (sm_89) and later; nvfp4: Blackwell. Matrix units
+multiply int8 rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ SCRIPT = Path(__file__).with_name("compiling_quantized.py")
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 100)
 FEW = Counter({"_project": 2, "_rotary_qkv": 1, "_gated_up": 1, "_multiply": 1})
 ROWS = Counter(["_rms_norm_rows", "_layer_norm_rows", "_glu_rows", "_gelu_rows"])
+FP4 = Counter(["_rms_norm_rows", "_glu_rows"])
 PRODUCTS, OF_TUNING = 12, 3
 """Launches of products of rows in 8 bits; how many, the last, are large tiles that `vla tune` times."""
 INT8 = Counter({"_int8_product": PRODUCTS, "_rms_norm_int8": 2, "_add_norm_int8": 2})
@@ -34,6 +36,7 @@ def test_kernels_compile_and_fit(needs: dict[str, list[dict[str, Any]] | str], c
     of_all = needs[capability]
     assert not isinstance(of_all, str), of_all
     wanted = sum((FEW for _ in range(kinds)), ROWS if kinds == 3 else Counter())
+    wanted += FP4 if int(capability) >= 100 else Counter()
     assert Counter(need["kernel"] for need in of_all) == wanted + INT8
     products = [need for need in of_all if need["kernel"] == "_int8_product"]
     assert all(need["int8"] and not need["stores_one_by_one"] for need in products)

@@ -21,7 +21,8 @@ from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton import quantized as kernels
 from vla_accel_ros.kernels.triton import small_weights
 from vla_accel_ros.kernels.triton.launch import Scratch
-from vla_accel_ros.models.layers.quantized import FP8, GROUP, INT4, INT8, Quantized
+from vla_accel_ros.models.layers import fp4
+from vla_accel_ros.models.layers.quantized import FP8, GROUP, INT4, INT8, NVFP4, Quantized
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 
 KINDS = (FP8, INT8, INT4)
@@ -222,3 +223,77 @@ def test_few_rows_are_multiplied(
     quantized.multiply(a, weight, expected, add)
     small_weights.multiply(a, weight, ours, add)
     assert_near(ours, expected, dtype)
+
+
+def fp4_by_hand(rows: Tensor) -> Tensor:
+    """Every number the nearest of the sixteen times its group's scale, by trying all of them."""
+    top = rows.abs().amax(1)[:, None] / (448 * 6)
+    groups = (rows / top).unflatten(1, (-1, 16))
+    scales = (groups.abs().amax(2, keepdim=True) / 6).to(torch.float8_e4m3fn).float()
+    table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=rows.device)
+    table = torch.cat((table, -table))
+    nearest = (groups[..., None] - table * scales[..., None]).abs().argmin(-1)
+    return (table[nearest] * scales).flatten(1) * top
+
+
+def test_fp4_rows_are_the_nearest_numbers_in_the_tiles_of_cublas() -> None:
+    rows = Drawing(5)(300, 320) * Drawing(6)(300, 1)
+    rows[7] = 0.0
+    rows[8, 16:48] = 0.0
+    values, groups, scale = fp4.rows_in_fp4(rows)
+    made = fp4.from_fp4(values, groups, scale)
+    torch.testing.assert_close(made, fp4_by_hand(rows).nan_to_num())
+    scales, flat = fp4.untiled(groups, 300, 20), groups.view(torch.uint8).flatten()
+    for row, group in ((0, 0), (31, 3), (32, 4), (127, 19), (128, 0), (299, 19)):
+        tile = row // 128 * 5 + group // 4  # section 3.1.4 of cuBLAS' manual
+        offset = tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + group % 4
+        assert flat[offset] == scales[row, group].view(torch.uint8)
+
+
+def test_fp4_ties_go_to_even_codes() -> None:
+    ties = torch.tensor([[0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, -0.25, -2.5, -5.0, -6.0] + [0.0] * 4])
+    even = torch.tensor([[0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 6.0, 0.0, -2.0, -4.0, -6.0] + [0.0] * 4])
+    assert torch.equal(fp4.from_fp4(*fp4.rows_in_fp4(ties * 448)), even * 448)
+
+
+def test_fp4_weights_are_made_in_blocks_of_rows_and_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = Drawing(7)(640, 128)
+    whole = quantize(weight, NVFP4)
+    monkeypatch.setattr("vla_accel_ros.models.layers.quantized.BLOCK", 128 * 200)
+    made = quantize(weight, NVFP4)
+    for part in (made, whole):
+        assert torch.equal(part.dequantized(), fp4.from_fp4(*fp4.rows_in_fp4(weight)))
+        assert torch.equal(part.rows(-200).dequantized(), part.dequantized()[-200:])
+    assert made.nbytes == whole.nbytes == 640 * (64 + 8 + 4)
+
+
+@dtypes
+def test_passes_leave_fp4_rows(dtype: torch.dtype) -> None:
+    draw, width = Drawing(8), 192
+    x, weight = draw(140, width, dtype=dtype), draw(width, spread=0.3)
+    y = product(draw, 140, 2 * width, dtype)
+    for run in ("rms_norm_rows", "glu_rows"):
+        results = []
+        for functions in (quantized, kernels):
+            out = Rows.within(poison(140, width, dtype=dtype), NVFP4)
+            assert out.groups is not None
+            groups = out.groups if CUDA else out.groups.float()  # which are then not rounded
+            out = Rows(out.values, out.scale, groups)
+            getattr(functions, run)(*((x.clone(), None, weight) if run == "rms_norm_rows" else (y,)), out)
+            results.append((out.float(), out))
+        (made, ours), (expected, reference) = results[1], results[0]
+        torch.testing.assert_close(ours.groups.float(), reference.groups.float(), rtol=2e-3, atol=1e-3)
+        assert (ours.values == reference.values).float().mean() > 0.995
+        assert (made - expected).norm() < 0.02 * expected.norm()
+
+
+def test_fp4_products_are_those_of_the_numbers() -> None:
+    draw = Drawing(9)
+    rows, weight = Rows.within(torch.zeros(5, 64), NVFP4), quantize(draw(128, 64), NVFP4)
+    rows.leave(draw(5, 64))
+    out, unscaled = torch.empty(5, 128), torch.empty(5, 128)
+    quantized.multiply_rows(rows, weight, out)
+    quantized.multiply_unscaled(rows, weight, unscaled)
+    exact = rows.float() @ weight.dequantized().T
+    torch.testing.assert_close(out, exact)
+    torch.testing.assert_close(Product(unscaled, rows.scale, weight.scale).float(), exact)

@@ -42,7 +42,7 @@ SIZES = PiConfig(
 NORMS = ("input_layernorm", "post_attention_layernorm")
 LAYER = 2 * 1024 * (10 * 128 + 8 * 128 + 3 * 8192)
 """Bytes of a layer of the prefix stack."""
-PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
+PRECISIONS = ("exact", "fp8", "nvfp4", "int8", "int4", "w8a8", "w8a8-int4")
 
 
 def plan(kind: str, precision: str, keep_exact: bool = True) -> Memory:
@@ -84,7 +84,7 @@ def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_bo
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("precision", ["exact", "fp8", "w8a8", "w8a8-int4"])
+@pytest.mark.parametrize("precision", ["exact", "fp8", "nvfp4", "w8a8", "w8a8-int4"])
 def test_loading_never_holds_more_than_the_end_and_a_layer(precision: str, stored: torch.dtype) -> None:
     exact, model = precision == "exact", empty_pi(SIZES, BF16)
     parameters = dict(model.named_parameters())
@@ -157,7 +157,7 @@ def test_parts_of_the_weights_are_those_of_the_tensors(kind: str, precision: str
     stack, expert, tower = whole.language_model, model.expert, whole.vision_tower
     planned = parts(model.config, Work(precision=precision), keep_exact=exact)
     of = {name: sum(found) for name, found in planned.items()}
-    if kind == "pi0" and exact:  # without what the steps of the expert have folded
+    if kind == "pi0" and precision in ("exact", "nvfp4"):  # without what the steps of the expert have folded
         of["expert"] = planned["expert"][0]
     modulating = [
         norm.get_submodule("dense") for norm in expert.modules() if getattr(norm, "modulated", False)

@@ -25,7 +25,7 @@ STAGGERING = (STREAM, FRESH_FIRST)
 RATE, FRESHNESS = "rate", "freshness"
 PREFERENCES = (RATE, FRESHNESS)
 EXACT, W8A8 = "exact", "w8a8"
-PRECISIONS = (EXACT, "fp8", "int8", "int4", W8A8, "w8a8-int4")
+PRECISIONS = (EXACT, "fp8", "nvfp4", "int8", "int4", W8A8, "w8a8-int4")
 RESIDENT, VISION, TEXT = "none", "vision", "text"
 MOST_SEATS = 64
 """Most chunks that are denoised at once."""
@@ -162,7 +162,8 @@ class EngineConfig:
     precision: str = option(
         EXACT,
         "Precision of the fast stages. All but exact change the actions (docs/lab/precision.md): fp8 "
-        "multiplies in 8 bits, on GPUs from sm_89 on; int8 and int4 store the weights of denoising and text; "
+        "multiplies in 8 bits, on GPUs from sm_89 on; nvfp4 in 4 bits, in prefill, on GPUs from sm_100 on, "
+        "untried; int8 and int4 store the weights of denoising and text; "
         "w8a8 multiplies int8 by int8 in all stages, on GPUs from sm_80 on; w8a8-int4 does so in encode and "
         "prefill, with int4 weights in denoising and text.",
         choices=PRECISIONS,
@@ -176,7 +177,7 @@ class EngineConfig:
         True,
         "Keep the exact weights of stages that precision has in fewer bits. False drops them while the "
         "checkpoint is loaded, a layer at a time, to save memory; staggered chunks, guidance by the exact "
-        "Jacobian and, in fp8, questions are then refused (docs/lab/plan.md).",
+        "Jacobian and, in fp8 and nvfp4, questions are then refused (docs/lab/plan.md).",
     )
     offload: str = option(
         RESIDENT,

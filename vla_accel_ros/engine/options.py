@@ -23,7 +23,7 @@ from vla_accel_ros.engine.stages.memory import offload
 from vla_accel_ros.engine.stages.precision import EXACT, W8A8_INT4, check
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.layers.few_bits import given_as
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, W8A8
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, NVFP4, W8A8
 from vla_accel_ros.models.micro_requests import DECODE, DENOISE, STATE
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
@@ -134,7 +134,7 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
             f"lanes is '{config.lanes}', but frames of a {kind} policy share forwards with their actions; "
             f"use '{ONE}', or token_mode {SEQUENTIAL} without fast."
         )
-    if config.precision in (FP8, W8A8_INT4):
+    if config.precision in (FP8, NVFP4, W8A8_INT4):
         raise ValueError(
             f"precision is {config.precision}, but {kind} has no stages in it; use {W8A8}, {INT8} or {INT4}."
         )

@@ -34,7 +34,7 @@ SCRATCH = 16 << 20
 """Partial sums of the kernels of one chain of launches (kernels.triton.launch.Scratch)."""
 CHAINS = 2
 """Chains of launches: encode with prefill, and denoise."""
-QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20}
+QUANTISING = {"bf16": 0, "fp8": 12 << 20, "int8": 12 << 20, "int4": 24 << 20, "fp4": 29 << 20}
 """Temporaries of quantising a matrix: a float32 block (models.layers.quantized.BLOCK) three times, six for
 int4."""
 
@@ -156,8 +156,8 @@ def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str,
     if rows is not None:
         copied["encoder"] += _encoder_in(rows, v, with_o=True)
         copied["prefix"] += _stack_in(rows, p)
-    if work.precision == "fp8":
-        copied["prefix"] += _stack_in("fp8", p, with_o=False)
+    if work.precision in ("fp8", "nvfp4"):
+        copied["prefix"] += _stack_in(work.dtypes("prefill").weights, p, with_o=False)
         if work.dtypes("encode").weights == "fp8":
             copied["encoder"] += _encoder_in("fp8", v)
     if (denoise := work.dtypes("denoise").weights) != "bf16":
@@ -179,7 +179,7 @@ def _given_up(sizes: Sizes, work: Work) -> dict[str, int]:
     if not isinstance(sizes, PiConfig):
         return {}
     dropped, rows = {}, work.rows_in is not None
-    if rows or work.precision == "fp8":
+    if rows or work.precision in ("fp8", "nvfp4"):
         dropped["prefix"] = _stack_in("bf16", sizes.prefix, with_o=rows)
     if rows or work.dtypes("encode").weights == "fp8":
         dropped["encoder"] = _encoder_in("bf16", sizes.vision, with_o=rows)
@@ -221,6 +221,8 @@ def _small(rows: int, columns: int, kind: str) -> int:
     if kind == "int4":
         groups = -(-columns // GROUP)
         return rows * groups * (GROUP // 2 + 4)
+    if kind == "fp4":  # scales of groups are in tiles of 128 rows
+        return rows * (columns // 2 + 4) + -(-rows // 128) * 128 * columns // 16
     return rows * (columns + 4)
 
 

@@ -11,7 +11,7 @@ from math import inf
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.planning.plan import SPARE, Plan, make_plan
-from vla_accel_ros.planning.work import Work
+from vla_accel_ros.planning.work import ENGINE_PRECISIONS, Work
 
 SEATS = range(2, 65)
 """Numbers of staggered chunks that an engine takes (engine.config.MOST_SEATS)."""
@@ -88,7 +88,7 @@ def _mends(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:
     work, options = plan.work, []
     tried = {}
     if isinstance(plan.sizes, PiConfig):
-        for precision in ("fp8", "int8", "int4", "w8a8", "w8a8-int4"):
+        for precision in ENGINE_PRECISIONS[1:]:
             if precision != work.precision:
                 other = replace(work, precision=precision)
                 tried[f"precision: {precision}"] = other

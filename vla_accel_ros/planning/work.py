@@ -42,6 +42,7 @@ EXACT = Dtypes()
 PRECISIONS: dict[str, dict[str, Dtypes]] = {
     "exact": {},
     "fp8": {name: Dtypes("fp8", "fp8") for name in ("encode", "prefill")} | {"denoise": Dtypes("fp8")},
+    "nvfp4": {"prefill": Dtypes("fp4", "fp4")},
     "int8": {"denoise": Dtypes("int8"), "decode": Dtypes("int8")},
     "int4": {"denoise": Dtypes("int4"), "decode": Dtypes("int4")},
     "w8a8": {name: Dtypes("int8", "int8") for name in STAGES},
@@ -56,7 +57,7 @@ PRECISIONS: dict[str, dict[str, Dtypes]] = {
 """By the engine's name (engine.stages.precision). Those that begin with all- are not in this engine: they
 quantise weights and activations of every stage, as other engines do, for comparison."""
 
-ENGINE_PRECISIONS = ("exact", "fp8", "int8", "int4", "w8a8", "w8a8-int4")
+ENGINE_PRECISIONS = ("exact", "fp8", "nvfp4", "int8", "int4", "w8a8", "w8a8-int4")
 ROWS = {"w8a8": "int8", "w8a8-int4": "int8"}
 """The engine's precisions with 8-bit rows in encode and prefill, and their dtype."""
 ROWS_EVERYWHERE = ("w8a8",)
@@ -113,7 +114,7 @@ class Work:
 
 
 LACKING: Mapping[type, tuple[str, ...]] = {
-    OpenVLAConfig: ("fp8", "w8a8-int4"),
+    OpenVLAConfig: ("fp8", "nvfp4", "w8a8-int4"),
     PiFastConfig: ENGINE_PRECISIONS[1:],
     SmolVLAConfig: ENGINE_PRECISIONS[1:],
     GrootConfig: ENGINE_PRECISIONS[1:],

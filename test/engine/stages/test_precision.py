@@ -24,6 +24,7 @@ from vla_accel_ros.models.pi.folding import fold_prefix
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KINDS = ("pi0", "pi05")
+OF_ANY_SIZE = tuple(precision for precision in PRECISIONS if precision != "nvfp4")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +38,7 @@ def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most:
 @pytest.mark.parametrize("kind", KINDS)
 def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
-    runs = {precision: Run(model, precision) for precision in PRECISIONS}
+    runs = {precision: Run(model, precision) for precision in OF_ANY_SIZE}
     exact = runs[EXACT]
     for made in ("tokens", "hidden"):
         assert 0 < apart(getattr(runs["fp8"], made), getattr(exact, made)) < 0.06
@@ -51,7 +52,7 @@ def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
     model = make_model(make_config("pi05"), varied=False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     first = Run(model)
-    for precision in PRECISIONS[1:]:
+    for precision in OF_ANY_SIZE[1:]:
         Run(model, precision)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(Run(model).actions, first.actions)
@@ -80,6 +81,30 @@ def test_fp8_may_be_for_prefill_alone() -> None:
     assert small.vision is None and small.expert(prefix.layers) is None
     assert small.prefix is not None and small.nbytes == sum(layer.nbytes for layer in small.prefix)
     assert Small("int8", model, prefix, prefill_only=True).expert(prefix.layers) is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nvfp4_is_in_prefill_alone_and_near(kind: str) -> None:
+    prefix = GemmaConfig(width=128, depth=2, mlp=256, heads=1, kv_heads=1, head_dim=128)
+    expert = GemmaConfig(width=48, depth=2, mlp=96, heads=1, kv_heads=1, head_dim=128)
+    model = make_model(make_config(kind, prefix=prefix, expert=expert), varied=False)
+    ours, exact = Run(model, "nvfp4"), Run(model)
+    assert torch.equal(ours.tokens, exact.tokens)
+    assert 0.02 < apart(ours.kv.k, exact.kv.k) < 0.25
+    assert 0 < apart(ours.actions, exact.actions) < 0.25
+    small = ours.stages.small
+    assert small.vision is None and small.expert(ours.stages.prefix.layers) is None
+    matrices = 2 * (384 * 128 + 3 * 256 * 128)
+    assert small.nbytes == matrices * (0.5 + 1 / 16) + 4 * 2 * (384 + 512 + 128)
+
+
+def test_nvfp4_needs_whole_groups() -> None:
+    prefix, expert = (
+        GemmaConfig(width=width, depth=2, mlp=80, heads=1, kv_heads=1, head_dim=24) for width in (72, 48)
+    )
+    model = make_model(make_config("pi05", prefix=prefix, expert=expert), varied=False)
+    with pytest.raises(ValueError, match="72, 80, 24"):
+        Run(model, "nvfp4")
 
 
 def test_exact_is_never_refused() -> None:

@@ -4,7 +4,7 @@ The stages of some precisions hold a copy of a matrix in fewer bits and rarely n
 `keep_exact` to false saves the memory of the exact one: a layer's matrices are quantised while a checkpoint
 is loaded (`dropping`) or when the engine is made (`drop`), and the exact ones are freed. What needs them is
 then refused with a message: staggered chunks, guidance by the exact Jacobian, engines of the same policy that
-keep them, and questions if the prefix stack is in fp8. With rows in 8 bits (w8a8, w8a8-int4)
+keep them, and questions if the prefix stack is in fp8 or nvfp4. With rows in 8 bits (w8a8, w8a8-int4)
 answers, including their first token, are computed in 8 bits. What no stage has in fewer bits stays exact,
 such as the prefix stack of pi0 in int4, and products in which a calibration found too large an error.
 """
@@ -17,18 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from vla_accel_ros.engine.stages.int8 import Int8, Int8Layer, Int8Vision
-from vla_accel_ros.engine.stages.precision import ROWS, W8A8_INT4, feeds_fast
+from vla_accel_ros.engine.stages.precision import IN_PREFIX, ROWS, W8A8_INT4, feeds_fast
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded
 from vla_accel_ros.models.layers import gemma, llama, vision
 from vla_accel_ros.models.layers.few_bits import give, given
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, quantized
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, NVFP4, Quantized, quantized
 from vla_accel_ros.models.pi.folding import fold_layer
 
 EXPERT = ".gemma_expert."
-IN_PREFIX = (FP8,)
-"""Precisions in which prefill computes the prefix stack in fewer bits
-(engine.stages.precision.Small.prefix)."""
 
 
 def called(precision: str, calibration: str = "") -> str:
@@ -50,7 +47,8 @@ def dropping(
     prefill_only: whether fp8 is for prefill alone; None = the faster choice on the device. int8: makes the
     weights of a precision with rows in 8 bits; None = not calibrated. calibration: the file behind int8.
     """
-    few = (feeds_fast(device) if prefill_only is None else prefill_only) and precision == FP8
+    fast = feeds_fast(device) if prefill_only is None else prefill_only
+    few = precision == NVFP4 or (fast and precision == FP8)
     name = called(precision, calibration)
     if precision in ROWS:
         return _dropping_rows(precision, device, int8 or Int8.of(precision), name)

@@ -27,7 +27,7 @@ from vla_accel_ros.engine.stages.prefill.encode import Encode, EncodeFp8, tower_
 from vla_accel_ros.engine.stages.prefill.finish import Finish, FinishInt8
 from vla_accel_ros.engine.stages.prefill.groups import Frame, Groups
 from vla_accel_ros.engine.stages.prefill.int8 import EncodeInt8, PrefillInt8
-from vla_accel_ros.engine.stages.prefill.prefill import Prefill, PrefillFp8
+from vla_accel_ros.engine.stages.prefill.prefill import Prefill, SmallPrefill
 from vla_accel_ros.engine.stages.stage import InOrder, Memory, Stage
 from vla_accel_ros.kernels.ops import Ops, ops_for
 from vla_accel_ros.models.flow.solver import EULER
@@ -143,7 +143,7 @@ class MadeStages:
             if self.int8 is not None:
                 small = self.int8.prefix(self.prefix.layers, self.model.language_model)
                 return PrefillInt8(*own, small=small)
-            return Prefill(*own, self.crossed) if layers is None else PrefillFp8(*own, small=layers)
+            return Prefill(*own, self.crossed) if layers is None else SmallPrefill(*own, small=layers)
 
         return self._stage(("prefill", views, bucket, batch), make)
 

@@ -3,6 +3,8 @@
 The default is exact, because every other choice changes the actions.
 fp8: for GPUs that multiply it (Hopper, Ada, Thor). Weights and activations of encode and prefill, weights of
     denoise; on GPUs with fast memory prefill alone.
+nvfp4: for GPUs that multiply it (sm_100 on: Blackwell, Thor). Weights and activations of prefill in 4 bits,
+    where fp8 has 8. Its kernels compile for them; it was tried on none.
 int8, int4: for devices with slow memory (Orin). Weights of stages with few rows: denoise and text. Encode and
     prefill are compute-bound there and stay exact.
 w8a8: for devices with faster int8 arithmetic. int8 by int8 in all products of layers of encode, prefill,
@@ -11,8 +13,8 @@ w8a8: for devices with faster int8 arithmetic. int8 by int8 in all products of l
 w8a8-int4: w8a8 in encode and prefill, int4 weights where int4 has them; the fastest choice in the plan of an
     Orin.
 
-With fp8, int8 and int4 these stay exact: staggered steps, attention, norms, embeddings, both ends of the
-flow, and attention's output products in encode and prefill, whose rows many blocks compute, none of which
+With fp8, nvfp4, int8 and int4 these stay exact: staggered steps, attention, norms, embeddings, both ends of
+the flow, and attention's output products in encode and prefill, whose rows many blocks compute, none of which
 knows a row's largest value.
 `python bench/precision.py` measures the error and the speed of each choice.
 """
@@ -27,12 +29,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from vla_accel_ros.kernels.reference.quantized import Rows
 from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.quantized import (
     FP8,
     INT4,
     INT8,
+    NVFP4,
     W8A8,
     Quantized,
     Weight,
@@ -47,15 +51,18 @@ from vla_accel_ros.models.smolvla.model import SmolVLA
 
 EXACT = "exact"
 W8A8_INT4 = "w8a8-int4"
-PRECISIONS = (EXACT, FP8, INT8, INT4, W8A8, W8A8_INT4)
+PRECISIONS = (EXACT, FP8, NVFP4, INT8, INT4, W8A8, W8A8_INT4)
 ROWS = (W8A8, W8A8_INT4)
 """Precisions with rows in 8 bits and a calibration; only W8A8 uses them in denoising and text, too."""
 
-ADA = (8, 9)
-"""First compute capability that multiplies fp8."""
+MULTIPLIES = {FP8: (8, 9), NVFP4: (10, 0)}
+"""First compute capability that multiplies each."""
 
-UNIT = 16
-"""Rows and columns of matrices in fp8 products are multiples of this."""
+IN_PREFIX = (FP8, NVFP4)
+"""Precisions in which prefill computes the prefix stack in fewer bits (Small.prefix)."""
+
+UNITS = {FP8: 16, NVFP4: 32}
+"""Columns of matrices in these products are multiples of this, rows of 16."""
 
 FAST_MEMORY = ((9, 0), (10, 0), (10, 3))
 """GPUs with stacked memory, where fp8 is for prefill alone. Measured on an H200: denoise takes 15.0 ms with
@@ -116,11 +123,11 @@ class Small:
     ) -> None:
         self.precision, self._model, self._prefix = precision, model, prefix
         device = model.embed_table.device
-        if precision == FP8 and device.type == "cuda":
-            _check_sizes(model)
+        if precision == NVFP4 or (precision == FP8 and device.type == "cuda"):
+            _check_sizes(model, precision)
         if prefill_only is None:
             prefill_only = feeds_fast(device)
-        self._prefill_only = prefill_only and precision == FP8
+        self._prefill_only = precision == NVFP4 or (prefill_only and precision == FP8)
         self._expert: tuple[SmallLayer, ...] | None = None
 
     @property
@@ -139,11 +146,11 @@ class Small:
     @cached_property
     def prefix(self) -> tuple[SmallLayer, ...] | None:
         """Weights for prefill."""
-        if self.precision != FP8:
+        if self.precision not in IN_PREFIX:
             return None
         made = map(given, self._model.language_model.layers)
         return tuple(
-            SmallLayer.of(layer, FP8, o=False, made=small)
+            SmallLayer.of(layer, self.precision, o=False, made=small)
             for layer, small in zip(self._prefix.layers, made, strict=True)
         )
 
@@ -174,23 +181,24 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         return
     if not fast:
         raise ValueError(f"precision is {precision}, which only the fast stages have; set fast, too.")
-    if precision != FP8 or device.type != "cuda":
+    if precision not in IN_PREFIX or device.type != "cuda":
         return
     name, found = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-    if found < ADA:
+    first = MULTIPLIES[precision]
+    if found < first:
         raise ValueError(
             f"precision is {precision}, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs "
-            f"from sm_89 on do; use {W8A8}, {INT8} or {INT4}."
+            f"from sm_{first[0]}{first[1]} on do; use {W8A8}, {INT8} or {INT4}."
         )
     if dtype != torch.bfloat16:
         raise ValueError(
-            f"precision is fp8, whose products are bfloat16, but dtype is {dtype}; use bfloat16."
+            f"precision is {precision}, whose products are bfloat16, but dtype is {dtype}; use bfloat16."
         )
-    why = _failure(device)
+    why = _failure(device, precision)
     if why is not None:
         raise ValueError(
-            f"precision is fp8, but this torch ({torch.__version__}) has no products with a scale for each "
-            f"row on {name}: {why}; use {EXACT}, {INT8} or {INT4}."
+            f"precision is {precision}, but this torch ({torch.__version__}) has no such products on {name}: "
+            f"{why}; use {EXACT}, {INT8} or {INT4}."
         )
 
 
@@ -199,24 +207,28 @@ def feeds_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_MEMORY
 
 
-def _check_sizes(model: Foldable) -> None:
-    vision, prefix = model.config.vision, model.config.prefix
-    sizes = (vision.width, vision.mlp, prefix.width, prefix.mlp, prefix.kv_heads * prefix.head_dim)
-    odd = [size for size in sizes if size % UNIT]
+def _check_sizes(model: Foldable, precision: str) -> None:
+    vision, prefix, unit = model.config.vision, model.config.prefix, UNITS[precision]
+    sizes = [prefix.width, prefix.mlp] + ([vision.width, vision.mlp] if precision == FP8 else [])
+    rows = prefix.kv_heads * prefix.head_dim
+    odd = [size for size in sizes if size % unit] + ([rows] if rows % 16 else [])
     if odd:
         raise ValueError(
-            f"precision is {FP8}, whose products are of multiples of {UNIT}, but the model has sizes "
+            f"precision is {precision}, whose products are of multiples of {unit}, but the model has sizes "
             f"{', '.join(map(str, odd))}; use {INT8} or {INT4}."
         )
 
 
-def _failure(device: torch.device) -> str | None:
-    """Why fp8 products fail here, None if they work. It tries one: it depends on torch, CUDA's libraries and
-    the GPU."""
-    rows, scale = torch.zeros(32, 32, device=device).to(torch.float8_e4m3fn), torch.ones(32, 1, device=device)
+def _failure(device: torch.device, precision: str) -> str | None:
+    """Why products in the precision fail here, None if they work. It tries one: it depends on torch, CUDA's
+    libraries and the GPU."""
+    from vla_accel_ros.kernels.triton.quantized import multiply_rows  # triton is where CUDA is
+
+    rows = Rows.within(torch.zeros(128, 128, device=device, dtype=torch.bfloat16), precision)
+    out = torch.empty(128, 128, device=device, dtype=torch.bfloat16)
     try:
-        torch._scaled_mm(rows, rows.t(), scale_a=scale, scale_b=scale.t(), out_dtype=torch.bfloat16)
-    except RuntimeError as error:
+        multiply_rows(rows, quantized(out.float(), precision), out)
+    except (RuntimeError, AttributeError) as error:
         return str(error).splitlines()[0]
     return None
 

@@ -3,8 +3,8 @@ triton/quantized.py.
 
 The form depends on what bounds a product. If arithmetic does (encode, prefill), activations are fp8 too: the
 pass that makes the rows also quantises them, with a scale for each (`Rows`), and the tensor cores multiply
-fp8 by fp8. If reading weights does (denoise, decode), only the weights are quantised: they are dequantised in
-the tile that multiplies them, and activations stay exact.
+fp8 by fp8, or nvfp4 by nvfp4. If reading weights does (denoise, decode), only the weights are quantised: they
+are dequantised in the tile that multiplies them, and activations stay exact.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference.linear import NORM_EPS
-from vla_accel_ros.models.layers.quantized import E4M3_MAX, Quantized, product
+from vla_accel_ros.models.layers.fp4 import from_fp4, place_scales, rows_in_fp4
+from vla_accel_ros.models.layers.quantized import E4M3_MAX, FP8, NVFP4, Quantized, product
 
 
 class Rows(NamedTuple):
     """Activations [M, K] = values times scale.
 
     values float8_e4m3fn [M, K], the largest magnitude of each row 448 (a wider dtype holds them unrounded);
-    scale float32 [M, 1].
+    scale float32 [M, 1]. With groups they are in nvfp4, see models.layers.fp4.
     """
 
     values: Tensor
     scale: Tensor
+    groups: Tensor | None = None
 
     @classmethod
     def place(cls, rows: int, width: int, device: torch.device) -> Rows:
@@ -36,15 +38,30 @@ class Rows(NamedTuple):
         return cls(values, torch.ones(rows, 1, device=device))
 
     @classmethod
-    def within(cls, memory: Tensor) -> Rows:
-        """Make rows inside the memory of a contiguous tensor [..., W] of a wider dtype, one for each of its
-        rows."""
-        width = memory.shape[-1]
-        values = memory.view(torch.float8_e4m3fn).flatten()[: memory.numel()].view(-1, width)
-        return cls(values, torch.ones(len(values), 1, device=memory.device))
+    def within(cls, memory: Tensor, kind: str = FP8) -> Rows:
+        """Make rows of fp8 or nvfp4 inside the memory of a contiguous tensor [..., W] of a wider dtype, one
+        for each of its rows."""
+        width, device, numbers = memory.shape[-1], memory.device, memory.view(torch.uint8).flatten()
+        scale = torch.ones(memory.numel() // width, 1, device=device)
+        if kind == NVFP4:
+            values = numbers[: memory.numel() // 2].view(-1, width // 2)
+            return cls(values, scale, place_scales(len(scale), width, device))
+        return cls(numbers[: memory.numel()].view(torch.float8_e4m3fn).view(-1, width), scale)
+
+    def float(self) -> Tensor:
+        """Return the rows, float32 [M, K]."""
+        if self.groups is not None:
+            return from_fp4(self.values, self.groups, self.scale[:, 0])
+        return self.values.float() * self.scale
 
     def leave(self, wide: Tensor) -> None:
         """Fill it with rows float32 [M, K]."""
+        if self.groups is not None:
+            values, groups, scale = rows_in_fp4(wide, self.groups.dtype)
+            self.values.copy_(values)
+            self.groups.copy_(groups)
+            self.scale.copy_(scale[:, None])
+            return
         self.scale.copy_(wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / E4M3_MAX)
         self.values.copy_(wide / self.scale)
 
@@ -52,8 +69,9 @@ class Rows(NamedTuple):
 class Product(NamedTuple):
     """A product of fp8 rows before its scales, which the consumer applies.
 
-    values [M, N]: a.values @ weight.values.T. rows float32 [M, 1]: scale of a. columns float32 [N]: scale of
-    the weight. A product with a single scale is faster than one with a scale for each row.
+    values [M, N]: a.values @ weight.values.T, in nvfp4 with the scales of groups. rows float32 [M, 1]: scale
+    of a. columns float32 [N]: scale of the weight. A product with a single scale is faster than one with a
+    scale for each row.
     """
 
     values: Tensor
@@ -98,17 +116,25 @@ def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
 
 
 def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
-    """out = a @ weight.T + bias. weight [N, K] in fp8; out [M, N]; bias [N] of its dtype."""
-    product = (a.values.float() @ weight.values.float().T) * a.scale * weight.scale
+    """out = a @ weight.T + bias. weight [N, K] in fp8 or nvfp4, as `a`; out [M, N]; bias [N] of its dtype."""
+    product = _unscaled(a, weight) * a.scale * weight.scale
     out.copy_(product if bias is None else product + bias.float())
 
 
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
-    """out = a.values @ weight.values.T, see Product. weight [N, K] in fp8; out [M, N]."""
-    out.copy_(a.values.float() @ weight.values.float().T)
+    """See Product. weight [N, K] in fp8 or nvfp4, as `a`; out [M, N]."""
+    out.copy_(_unscaled(a, weight))
 
 
 def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> None:
     """out = a @ weight.T, or out += that, for few rows. a [M, K]; out [M, N]."""
     values = product(a, weight).float()
     out.copy_(out.float() + values if add else values)
+
+
+def _unscaled(a: Rows, weight: Quantized) -> Tensor:
+    numbers = []
+    for part in (a, weight):
+        groups, one = part.groups, torch.ones_like(part.scale.flatten())
+        numbers.append(part.values.float() if groups is None else from_fp4(part.values, groups, one))
+    return numbers[0] @ numbers[1].T

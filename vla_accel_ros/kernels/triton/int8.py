@@ -156,7 +156,7 @@ def _int8_product(
 def quantize(x: Tensor, by: Tensor | None, out: Rows) -> None:
     """See kernels.reference.int8.quantize; all tensors are contiguous."""
     width, block, warps = _row_of(x)
-    _quantize[(x.numel() // width,)](x, by, *out, width, TOP=INT8_MAX, BLOCK=block, num_warps=warps)
+    _quantize[(x.numel() // width,)](x, by, *out[:2], width, TOP=INT8_MAX, BLOCK=block, num_warps=warps)
 
 
 def rms_norm(x: Tensor, factor: Tensor, out: Activations, eps: float = NORM_EPS) -> None:
@@ -243,7 +243,7 @@ def _launch(
         config = chosen(Shape(kernel, count, columns, width, "int8"), gpu_of(out.device))
     grid = triton.cdiv(count, config.block_m), triton.cdiv(columns, config.block_n)
     _int8_product[grid](
-        *a, weight.values, weight.scale, bias, out, count, columns, width, GATED=is_gated, FINISH=finish,
+        *a[:2], weight.values, weight.scale, bias, out, count, columns, width, GATED=is_gated, FINISH=finish,
         EVEN=width % config.block_k == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip

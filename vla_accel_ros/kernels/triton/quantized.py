@@ -1,6 +1,7 @@
-"""Passes that leave fp8 rows of activations between two products; cuBLASLt multiplies them.
+"""Passes that leave rows of activations in fp8 or nvfp4 between two products; cuBLASLt multiplies them.
 
-A program takes a whole row at once, because its scale depends on its largest value.
+A program takes a whole row at once, because its scale depends on its largest value. nvfp4 compiles for GPUs
+that multiply it, and was tried on none.
 """
 
 from __future__ import annotations
@@ -18,11 +19,36 @@ from vla_accel_ros.models.layers.quantized import E4M3_MAX, SHORT, Quantized
 
 
 @triton.jit
-def _leave_row(values, row, c, ok, out, scale, width, TOP: tl.constexpr):
-    """Store a row as fp8 with the largest magnitude at TOP, and its scale."""
-    largest = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-12 * TOP)
-    tl.store(scale + row, largest / TOP)
-    tl.store(out + row * width + c, (values * (TOP / largest)).to(out.dtype.element_ty), mask=ok)
+def _leave_row(values, row, c, ok, out, scale, groups, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """Store a row as fp8 with the largest magnitude at TOP, and its scale; in nvfp4 if there are groups."""
+    if groups is not None:
+        _leave_fp4(values, row, ok, out, scale, groups, width, TOP, BLOCK)
+    else:
+        largest = tl.maximum(tl.max(tl.where(ok, tl.abs(values), 0.0), axis=0), 1e-12 * TOP)
+        tl.store(scale + row, largest / TOP)
+        tl.store(out + row * width + c, (values * (TOP / largest)).to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _leave_fp4(values, row, ok, out, scale, groups, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """See models.layers.fp4.rows_in_fp4."""
+    values = tl.where(ok, values, 0.0)
+    unit = tl.maximum(tl.max(tl.abs(values), axis=0), 1e-30) / (6.0 * TOP)
+    tl.store(scale + row, unit)
+    numbers = tl.reshape(values * (1.0 / unit), (BLOCK // 16, 16))
+    small = (tl.max(tl.abs(numbers), axis=1) / 6.0).to(groups.dtype.element_ty)
+    g = tl.arange(0, BLOCK // 16)
+    tile = row // 128 * tl.cdiv(width, 64) + g // 4
+    to = tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + g % 4
+    tl.store(groups + to, small, mask=g < width // 16)
+    by = small.to(tl.float32)
+    numbers = numbers / tl.where(by == 0.0, 1.0, by)[:, None]
+    size = tl.abs(numbers)
+    code = (size > 0.25).to(tl.int32) + (size >= 0.75) + (size > 1.25) + (size >= 1.75)
+    code += (size > 2.5).to(tl.int32) + (size >= 3.5) + (size > 5.0) + 8 * (numbers < 0.0)
+    low, high = tl.split(tl.reshape(code, (BLOCK // 2, 2)))
+    b = tl.arange(0, BLOCK // 2)
+    tl.store(out + row * (width // 2) + b, (low | high << 4).to(tl.uint8), mask=b < width // 2)
 
 
 @triton.jit
@@ -43,6 +69,7 @@ def _rms_norm_rows(
     weight,
     out,
     scale,
+    groups,
     width,
     EPS: tl.constexpr,
     TOP: tl.constexpr,
@@ -60,12 +87,12 @@ def _rms_norm_rows(
         wide = rounded.to(tl.float32)
     factor = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + EPS)
     normed = wide * factor * (1.0 + tl.load(weight + c, mask=ok, other=0.0))
-    _leave_row(normed, row, c, ok, out, scale, width, TOP)
+    _leave_row(normed, row, c, ok, out, scale, groups, width, TOP, BLOCK)
 
 
 @triton.jit
 def _layer_norm_rows(
-    x, y, y_rows, y_columns, y_bias, weight, bias, out, scale, width,
+    x, y, y_rows, y_columns, y_bias, weight, bias, out, scale, groups, width,
     EPS: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -84,7 +111,7 @@ def _layer_norm_rows(
     factor = tl.rsqrt(tl.sum(centred * centred, axis=0) / width + EPS)
     normed = centred * factor * tl.load(weight + c, mask=ok, other=0.0).to(tl.float32)
     normed += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
-    _leave_row(normed, row, c, ok, out, scale, width, TOP)
+    _leave_row(normed, row, c, ok, out, scale, groups, width, TOP, BLOCK)
 
 
 @triton.jit
@@ -94,23 +121,23 @@ def _gelu(z):
 
 
 @triton.jit
-def _glu_rows(y, y_rows, y_columns, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+def _glu_rows(y, y_rows, y_columns, out, scale, groups, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
     gate = _read(y, y_rows, y_columns, row, c, 0, 2 * width, ok)
     up = _read(y, y_rows, y_columns, row, c, width, 2 * width, ok)
-    _leave_row(_gelu(gate) * up, row, c, ok, out, scale, width, TOP)
+    _leave_row(_gelu(gate) * up, row, c, ok, out, scale, groups, width, TOP, BLOCK)
 
 
 @triton.jit
-def _gelu_rows(y, y_rows, y_columns, bias, out, scale, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu_rows(y, y_rows, y_columns, bias, out, scale, groups, width, TOP: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     ok = c < width
     z = _read(y, y_rows, y_columns, row, c, 0, width, ok)
     z += tl.load(bias + c, mask=ok, other=0.0).to(tl.float32)
-    _leave_row(_gelu(z), row, c, ok, out, scale, width, TOP)
+    _leave_row(_gelu(z), row, c, ok, out, scale, groups, width, TOP, BLOCK)
 
 
 def rms_norm_rows(x: Tensor, y: Product | None, weight: Tensor, out: Rows) -> None:
@@ -136,7 +163,7 @@ def layer_norm_rows(
 
 def glu_rows(y: Product, out: Rows) -> None:
     """See kernels.reference.quantized.glu_rows; all tensors are contiguous."""
-    rows, width = out.values.shape
+    rows, width = out.values.shape[0], y.values.shape[1] // 2
     block = triton.next_power_of_2(width)
     _glu_rows[(rows,)](*y, *out, width, TOP=E4M3_MAX, BLOCK=block, num_warps=_warps(block))
 
@@ -151,6 +178,12 @@ def gelu_rows(y: Product, bias: Tensor, out: Rows) -> None:
 def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None = None) -> None:
     """See kernels.reference.quantized.multiply_rows. Uses cuBLASLt: N and K must be multiples of 16, out and
     bias bfloat16."""
+    if a.groups is not None:
+        multiply_unscaled(a, weight, out)
+        out.mul_(a.scale).mul_(weight.scale)
+        if bias is not None:
+            out.add_(bias)
+        return
     torch._scaled_mm(
         a.values, weight.values.t(), scale_a=a.scale, scale_b=weight.scale[None], bias=bias,
         out_dtype=out.dtype, use_fast_accum=weight.columns <= SHORT, out=out,
@@ -158,12 +191,16 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
 
 
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
-    """See kernels.reference.quantized.multiply_unscaled. Uses cuBLASLt: N and K must be multiples of 16, out
-    bfloat16."""
-    unit = _one(out.device)
+    """See kernels.reference.quantized.multiply_unscaled. Uses cuBLASLt: N and K must be multiples of 16, in
+    nvfp4 K of 64; out bfloat16."""
+    values, other, unit = a.values, weight.values, _one(out.device)
+    scales, fast = (unit, unit), weight.columns <= SHORT
+    if a.groups is not None and weight.groups is not None:
+        values, other = values.view(torch.float4_e2m1fn_x2), other.view(torch.float4_e2m1fn_x2)
+        scales, fast = (a.groups.flatten(), weight.groups.flatten()), False
     torch._scaled_mm(
-        a.values, weight.values.t(), scale_a=unit, scale_b=unit, out_dtype=out.dtype,
-        use_fast_accum=weight.columns <= SHORT, out=out,
+        values, other.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=out.dtype, use_fast_accum=fast,
+        out=out,
     )  # fmt: skip
 
 

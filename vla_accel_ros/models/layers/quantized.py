@@ -2,7 +2,7 @@
 
 A copy is made once, from the folded weights, when stages are built. The plain model is unchanged, because
 rare requests (guidance, committed actions) still use it. So a copy saves traffic and arithmetic but costs
-memory: half of a bfloat16 matrix in fp8 and int8, 28 % in int4.
+memory: half of a bfloat16 matrix in fp8 and int8, 28 % in int4 and nvfp4 (layers.fp4).
 
 fp8, int8 and w8a8 have one scale for each row (output channel); int4 has one for each 64 columns of a row,
 chosen among a few for the smallest error. All are symmetric: value times scale, no zero point. w8a8 is int8
@@ -19,7 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FP8, INT8, INT4, W8A8 = "fp8", "int8", "int4", "w8a8"
+from vla_accel_ros.models.layers import fp4
+
+FP8, INT8, INT4, W8A8, NVFP4 = "fp8", "int8", "int4", "w8a8", "nvfp4"
 
 GROUP = 64
 """Columns of a row that share one int4 scale. Byte j of a group's 32 holds column j (low half) and j + 32
@@ -44,7 +46,8 @@ class Quantized:
 
     Kinds fp8, int8, w8a8: values float8_e4m3fn or int8 [N, K], scale float32 [N]. Kind int4: values uint8 [N,
     groups * 32], each half holds a value plus 8, zero weights beyond column K, scale float32 [N, groups]. by:
-    float32 [K], for w8a8: factor of the activation columns before rounding; None = 1.
+    float32 [K], for w8a8: factor of the activation columns before rounding; None = 1. Kind nvfp4: as
+    fp4.rows_in_fp4 returns them, `groups` are the tiled scales.
     """
 
     kind: str
@@ -52,6 +55,7 @@ class Quantized:
     scale: Tensor
     columns: int
     by: Tensor | None = None
+    groups: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -66,10 +70,13 @@ class Quantized:
     @property
     def nbytes(self) -> int:
         """Bytes of values and scales."""
-        return self.values.nbytes + self.scale.nbytes + (0 if self.by is None else self.by.nbytes)
+        parts = (self.values, self.scale, self.by, self.groups)
+        return sum(part.nbytes for part in parts if part is not None)
 
     def dequantized(self) -> Tensor:
         """Return float32 [N, K], for activations that are not multiplied by `by`."""
+        if self.groups is not None:
+            return fp4.from_fp4(self.values, self.groups, self.scale)
         if self.kind != INT4:
             wide = self.values.float() * self.scale[:, None]
             return wide if self.by is None else wide * self.by
@@ -78,8 +85,12 @@ class Quantized:
         return (halves * self.scale[:, :, None]).flatten(1)[:, : self.columns]
 
     def rows(self, start: int) -> Quantized:
-        """Return the rows from `start` on, as views."""
-        return Quantized(self.kind, self.values[start:], self.scale[start:], self.columns, self.by)
+        """Return the rows from `start` on: views, but for the scales of nvfp4's groups."""
+        groups = self.groups
+        if groups is not None:
+            scales = fp4.untiled(groups, len(self.values), self.columns // fp4.GROUP)
+            groups = fp4.tiled(scales[start:])
+        return Quantized(self.kind, self.values[start:], self.scale[start:], self.columns, self.by, groups)
 
 
 Weight = Tensor | Quantized
@@ -90,15 +101,20 @@ def quantized(weight: Tensor, kind: str, by: Tensor | None = None) -> Quantized:
     """Return a copy of a matrix [N, K] of finite numbers, made in blocks of rows. by: see Quantized,
     for w8a8. Raises ValueError if the kind is unknown."""
     at_once = max(1, BLOCK // max(1, weight.shape[1]))
+    if kind == NVFP4:
+        at_once += -at_once % fp4.TILE_ROWS
     rows, first = len(weight), _rows(weight[:at_once].detach().float(), kind, by)
     if rows <= at_once:
         return first
     values, scale = (part.new_empty(rows, *part.shape[1:]) for part in (first.values, first.scale))
+    groups: list[Tensor] = []
     for start in range(0, rows, at_once):
         some = slice(start, start + at_once)
         block = _rows(weight[some].detach().float(), kind, by) if start else first
         values[some], scale[some] = block.values, block.scale
-    return Quantized(kind, values, scale, weight.shape[1], first.by)
+        groups += [] if block.groups is None else [block.groups]
+    tiles = torch.cat(groups) if groups else None
+    return Quantized(kind, values, scale, weight.shape[1], first.by, tiles)
 
 
 def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
@@ -113,7 +129,10 @@ def _rows(wide: Tensor, kind: str, by: Tensor | None) -> Quantized:
         return Quantized(kind, values, scale, wide.shape[1], by)
     if kind == INT4:
         return _in_groups(wide)
-    raise ValueError(f"there are no weights of kind {kind!r}; use {FP8}, {INT8}, {INT4} or {W8A8}.")
+    if kind == NVFP4:
+        values, groups, scale = fp4.rows_in_fp4(wide)
+        return Quantized(kind, values, scale, wide.shape[1], groups=groups)
+    raise ValueError(f"there are no weights of kind {kind!r}; use {FP8}, {INT8}, {INT4}, {W8A8} or {NVFP4}.")
 
 
 def rows_in_fp8(rows: Tensor) -> tuple[Tensor, Tensor]:

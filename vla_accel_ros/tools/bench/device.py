@@ -26,8 +26,8 @@ from vla_accel_ros.tools.provenance import provenance
 
 NEAREST = "rtx-4090"
 """Device file with the default numbers for a GPU without a file of its own."""
-FAST_FIRST = ("exact", "fp8", "int8", "w8a8", "w8a8-int4", "int4")
-SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "int8", "int4")
+FAST_FIRST = ("exact", "fp8", "nvfp4", "int8", "w8a8", "w8a8-int4", "int4")
+SLOW_FIRST = ("exact", "w8a8-int4", "w8a8", "fp8", "nvfp4", "int8", "int4")
 """Precisions by usefulness, on GPUs with stacked memory and on others; the last ones are left out if time
 runs short."""
 KINDS = tuple(name for name, sizes in MODELS.items() if not isinstance(sizes, (PlainSizes, PiFastConfig)))

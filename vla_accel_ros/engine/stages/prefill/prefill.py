@@ -189,22 +189,25 @@ class Prefill(Layered):
         self.ops.place_qkv(y, self.cos, self.sin, self._zeros, q, k, v, self.slots, self._zeros)
 
 
-class PrefillFp8(Prefill):
-    """Prefill with fp8 products. small: the prefix stack's layers; other arguments: see Prefill."""
+class SmallPrefill(Prefill):
+    """Prefill with products in fp8 or nvfp4. small: the prefix stack's layers; other arguments: see
+    Prefill."""
 
     def __init__(self, *arguments: Any, small: Sequence[SmallLayer]) -> None:
         super().__init__(*arguments)
-        self._small = small
+        self._small, self._last = small, small[-1].qkv.rows(-self._kv.shape[2])
         self._y = self._place_rows("y", self.prefix.attention_norm.shape[1]).flatten(0, 1)
-        # These fp8 rows reuse the bfloat16 buffers of Prefill, which are not needed here.
-        self._normed_rows, self._fed_rows = Rows.within(self._normed), Rows.within(self._fed)
+        # These rows reuse the bfloat16 buffers of Prefill, which are not needed here.
+        self._normed_rows, self._fed_rows = (
+            Rows.within(memory, small[0].qkv.kind) for memory in (self._normed, self._fed)
+        )
 
     def _layer(self, index: int, y: Product | None) -> Product | None:  # type: ignore[override]
         ops, rows, gate_up = self.ops, self._normed_rows, self._gate_up.flatten(0, 1)
         x, layer, small = self._x.flatten(0, 1), self.prefix.layers[index], self._small[index]
         ops.rms_norm_rows(x, y, self.prefix.attention_norm[index], rows)
         if index == len(self._small) - 1:
-            ops.multiply_rows(rows, small.qkv.rows(-self._kv.shape[2]), self._kv.flatten(0, 1))
+            ops.multiply_rows(rows, self._last, self._kv.flatten(0, 1))
             return None
         ops.multiply_rows(rows, small.qkv, self._qkv.flatten(0, 1))
         self._attend(index)
