@@ -211,7 +211,8 @@ def _check_sizes(model: Foldable, precision: str) -> None:
     vision, prefix, unit = model.config.vision, model.config.prefix, UNITS[precision]
     sizes = [prefix.width, prefix.mlp] + ([vision.width, vision.mlp] if precision == FP8 else [])
     rows = prefix.kv_heads * prefix.head_dim
-    odd = [size for size in sizes if size % unit] + ([rows] if rows % 16 else [])
+    odd = [size for size in sizes if size % unit]
+    odd += [rows] if rows % 16 and model.embed_table.is_cuda else []
     if odd:
         raise ValueError(
             f"precision is {precision}, whose products are of multiples of {unit}, but the model has sizes "
