@@ -55,6 +55,7 @@ from vla_accel_ros.engine.request import (
     MicroBatch,
     Observe,
     Request,
+    Requests,
     Status,
     Waits,
     by_priority,
@@ -546,9 +547,7 @@ class PrefillFirst(Rule):
     def __init__(self, limit: int) -> None:
         self._limit = limit
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         screen, asks = _screen(ready), _asks(ready)
         return _decode(asks) if screen is None or len(asks) > self._limit else screen
 
@@ -560,9 +559,7 @@ class ChunkedPrefill(Rule):
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         screen, asks = _screen(ready), _asks(ready)
         if screen is None or screen.stage == ENCODE:
             return screen or _decode(asks)
@@ -595,9 +592,7 @@ class SideBySide(Rule):
         self._shares, self._sms, self._running = shares, sms, False
         self._split: Split | None = None
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         screens = sum(request.want == OBSERVE for request in ready)
         if lane == LANGUAGE:
             batch = _decode(_asks(ready))

@@ -12,18 +12,15 @@ pyproject.toml beside this file names it. Once installed (`pip install ./example
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Requests
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 
 
 class NewestFirst(Rule):
     """Runs one request at a time, each to its end. Old requests starve under load: this is an example."""
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         # `ready` is in the order of submission. None leaves the lane idle until something new arrives.
         if not ready:
             return None

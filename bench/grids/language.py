@@ -24,7 +24,7 @@ from vla_accel_ros.engine.kv.prefixes import Prefix, Prefixes
 from vla_accel_ros.engine.request import ACT, PREFILL, Act, MicroBatch, Observe, Request, Waits
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.engine.rules.rules import Rules
-from vla_accel_ros.engine.rules.tokens import TokenFrames
+from vla_accel_ros.engine.rules.tokens import TokenFrames, overlaps
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -111,7 +111,7 @@ class Language:
             GivenDrafts(drafts, prefer, tokens) if mode == SPECULATIVE else TokenFrames(mode, prefer, tokens)
         )
         self.scheduler = Scheduler(self, Rules(rule, text=False))
-        self._rides = rule.overlaps(mode)
+        self._rides = overlaps(mode, prefer)
 
     def is_captured(self, batch: MicroBatch) -> bool:
         return True

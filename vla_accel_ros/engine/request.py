@@ -284,7 +284,12 @@ class Request:
         self.error, self.status = error, FINISHED
 
 
-def by_priority(requests: Sequence[Request]) -> list[Request]:
+Requests = Sequence[Request]
+FRAMES = (OBSERVE, REWORD)
+"""What those want that compute the prefix of a frame."""
+
+
+def by_priority(requests: Requests) -> list[Request]:
     """The highest priority first; equal priorities in order of submission."""
     if len(requests) < 2:
         return [*requests]

@@ -279,18 +279,3 @@ def test_what_forwards_have_to_have_room_for(
 ) -> None:
     assert (most_riders(mode, prefer, K), draft_lengths(mode, K)) == (riders, drafts)
     assert draft_lengths(mode, 1) == (0,)
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(ValueError, match="mode is 'fast'"):
-        TokenFrames("fast", "rate", 4)
-    with pytest.raises(ValueError, match="prefer is 'both'"):
-        TokenFrames("auto", "both", 4, SERVER)
-    with pytest.raises(ValueError, match="measure"):
-        TokenFrames("auto", "rate", 4)
-    with pytest.raises(ValueError, match="tokens is 0"):
-        TokenFrames("pipelined", "rate", 0)
-    with pytest.raises(ValueError, match=r"camera_hz 0\.0"):
-        TokenFrames("pipelined", "rate", 4, camera_hz=0.0)
-    with pytest.raises(ValueError, match=r"decode_s is 0\.0"):
-        Times(1.0, 1.0, 1.0, 0.0)

@@ -18,10 +18,9 @@ frames, and after more frames than a batch takes, on which nobody acts, its step
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from vla_accel_ros.engine.request import DENOISE, OBSERVE, REWORD, MicroBatch, Request
-from vla_accel_ros.engine.rules.chunks import Chunks, Turns, WholeChunks
+from vla_accel_ros.engine.request import DENOISE, FRAMES, MicroBatch, Requests
+from vla_accel_ros.engine.rules.chunks import Chunks, WholeChunks
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 from vla_accel_ros.engine.rules.throughput import chunks_of, frames_of
 
@@ -36,20 +35,18 @@ class Batches(Chunks):
     micro-batch."""
 
     def __init__(self, seats: int, few: int = FEW, together: int = 1) -> None:
+        super().__init__()
         self._seats, self._few, self._together = seats, min(few, seats), together
         self._steps = 0  # steps since a chunk joined
-        self._turns = Turns()
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
-        whole, begun, waiting = chunks_of(ready, self._turns)
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
+        whole, begun, waiting = chunks_of(ready, self._later(ready))
         if whole is not None:
             return whole
-        frames = sum(request.want in (OBSERVE, REWORD) for request in ready)
+        frames = sum(request.want in FRAMES for request in ready)
         chunks = len(begun) + len(waiting)
         size = self._size(frames + chunks)
-        passed = self._turns.passed >= size + 2 * self._together  # nobody acts on these frames
+        passed = self._passed >= size + 2 * self._together  # nobody acts on these frames
         if frames and chunks < size and (not begun or self._steps < SOON) and not (passed and chunks):
             return frames_of(ready, min(self._together, size - chunks))
         joins = waiting[: max(0, self._seats - len(begun))]

@@ -24,18 +24,18 @@ else waits for the whole frame.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, STREAM
 from vla_accel_ros.engine.request import (
     ACT,
     ASK,
     DENOISE,
+    FRAMES,
     OBSERVE,
-    REWORD,
     WAITING,
     MicroBatch,
     Request,
+    Requests,
     by_priority,
 )
 from vla_accel_ros.engine.rules.rule import Plan, Rule, Setup
@@ -52,64 +52,53 @@ NO_WAIT = (-math.inf, -math.inf)
 """When a chunk is due, and until when other work may hold its step up, if a step waits for none."""
 
 
-class Turns:
-    """Leaves everybody a turn beside those who want something without end.
+class Chunks(Rule):
+    """A rule of frames and chunks, which leaves everybody a turn beside those who want something without end.
 
     A caller that acts on one frame again and again waits for frames that were submitted earlier, and with a
-    whole chunk also for chunks. passed: frames since the last micro-batch of chunks; frames that nobody acts
-    on must not keep chunks waiting for ever.
+    whole chunk also for chunks. Frames that nobody acts on must not keep chunks waiting for ever, so rules
+    let chunks pass after some frames in a row.
     """
 
     def __init__(self) -> None:
         self._acted: dict[str, int] = {}  # version of the frame that each robot's last chunk was made from
-        self.passed = 0
+        self._passed = 0  # frames since the last micro-batch of chunks
 
-    def chose(self, batch: MicroBatch) -> None:
-        """Note what runs next."""
+    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
         if batch.requests[-1].want == ASK:
             return
         acts = [request for request in batch.requests if request.want == ACT]
-        self.passed = 0 if acts else self.passed + len(batch.requests)
+        self._passed = 0 if acts else self._passed + len(batch.requests)
         for request in acts:
             if request.prefix is not None:
                 self._acted[request.robot] = request.prefix.version
 
-    def waiting(self, ready: Sequence[Request]) -> set[Request]:
+    def _later(self, ready: Requests) -> set[Request]:
         """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
         repeated = [request for request in ready if self._acts_again(request)]
-        waiting = set[Request]()
-        if not repeated or len(ready) == 1:
-            return waiting
-        frames = [request for request in ready if request.want in (OBSERVE, REWORD)]
-        acts = [request for request in ready if request.want == ACT]
+        if not repeated:
+            return set()
+        frames = [request for request in ready if request.want in FRAMES]
         chunks = [
             request
-            for request in acts
-            if request.status is not WAITING or request.fresh or not request.stream
+            for request in ready
+            if request.want == ACT and (request.status is not WAITING or request.fresh or not request.stream)
         ]
+        later = set[Request]()
         for request in repeated:
             earlier = frames + chunks if request.whole else frames
             if any(
                 other.priority >= request.priority and other.submitted_s < request.submitted_s
                 for other in earlier
             ):
-                waiting.add(request)
-        return waiting
+                later.add(request)
+        return later
 
     def _acts_again(self, request: Request) -> bool:
         if request.status is not WAITING or request.stream or request.want != ACT or request.prefix is None:
             return False
         return request.prefix.version <= self._acted.get(request.robot, -1)
-
-
-class Chunks(Rule):
-    """A rule of frames and chunks, which leaves everybody a turn."""
-
-    _turns: Turns
-
-    def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:
-        self._turns.chose(batch)
 
 
 class WholeChunks(Chunks):
@@ -120,16 +109,11 @@ class WholeChunks(Chunks):
     that were submitted earlier: callers that act on one frame again and again leave others their turn.
     """
 
-    def __init__(self) -> None:
-        self._turns = Turns()
-
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         acts = by_priority([request for request in ready if request.want == ACT])
-        waiting = self._turns.waiting(ready)
+        later = self._later(ready)
         for request in acts:
-            if request.status is not WAITING or request.fresh or not (request.stream or request in waiting):
+            if request.status is not WAITING or request.fresh or not (request.stream or request in later):
                 return MicroBatch(request.stage, (request,), steps=0)
         return next_frame(ready) or (MicroBatch(acts[0].stage, (acts[0],), steps=0) if acts else None)
 
@@ -146,7 +130,8 @@ class StaggeredChunks(Chunks):
         joins: int = 1,
         dropped_after: float | None = None,
     ) -> None:
-        self._turns, self.plan = Turns(), Plan()
+        super().__init__()
+        self.plan = Plan()
         self._seats, self._groups, self._joins, self._steps = seats, groups, joins, dropped_after
         self._frames_s: dict[str, tuple[float, float]] = {}  # when a robot's last two began
         self._after_group: dict[str, bool] = {}  # whether a lane's last work but text was one
@@ -168,24 +153,22 @@ class StaggeredChunks(Chunks):
         elif self._deferred is not None:
             self._deferred += 1
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Requests, now_s: float) -> float:
         """When the chunk is due for which a step waits."""
         return self._due_s if self._waits(ready, now_s) else math.inf
 
-    def busy_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
+    def busy_until_s(self, ready: Requests, now_s: float, part: float) -> float:
         """Until when other work may run while a step waits for a chunk; inf if none does."""
         if not self._waits(ready, now_s):
             return math.inf
         return self._due_s + part * (self._late_s - self._due_s)
 
-    def _waits(self, ready: Sequence[Request], now_s: float) -> bool:
+    def _waits(self, ready: Requests, now_s: float) -> bool:
         return now_s < self._due_s and any(request.want == ACT for request in ready)
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
-        if later := self._turns.waiting(ready):
+        if later := self._later(ready):
             acts = [request for request in acts if request not in later]
         if whole := by_priority([request for request in acts if request.whole]):
             return MicroBatch(DENOISE, (whole[0],), steps=0)
@@ -207,7 +190,7 @@ class StaggeredChunks(Chunks):
             return group if group is not None and self._fits(lane, group, now_s) else None
         if step is None or group is None:
             return step or group
-        if self._after_group.get(lane) or self._turns.passed >= MOST_PASSED:
+        if self._after_group.get(lane) or self._passed >= MOST_PASSED:
             return step
         at_once = self._groups == 1 or not joins or self._follows_step(lane, now_s)
         return group if at_once or self._was_deferred() else step
@@ -261,15 +244,16 @@ class StaggeredChunks(Chunks):
         return min(waits_s, default=NO_WAIT)
 
 
-def next_frame(ready: Sequence[Request]) -> MicroBatch | None:
+def next_frame(ready: Requests) -> MicroBatch | None:
     """Continue the frame in progress, else observe the next frame or compute one again with other words."""
-    frames = by_priority([r for r in ready if r.want in (OBSERVE, REWORD)])
-    for request in sorted(frames, key=lambda request: request.status is WAITING):
-        return MicroBatch(request.stage, (request,))
-    return None
+    frames = [request for request in ready if request.want in FRAMES]
+    if not frames:
+        return None
+    frame = min(frames, key=lambda request: (request.status is WAITING, -request.priority))
+    return MicroBatch(frame.stage, (frame,))
 
 
-def in_progress(ready: Sequence[Request]) -> bool:
+def in_progress(ready: Requests) -> bool:
     """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
     return any(request.want == OBSERVE and request.status is not WAITING for request in ready)
 

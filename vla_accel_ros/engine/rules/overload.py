@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from weakref import ReferenceType, ref
 
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WAITING, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WAITING, MicroBatch, Request, Requests
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 from vla_accel_ros.engine.rules.text import pause_s
 
@@ -110,12 +110,10 @@ class Overload(Rule):
         """What is given up now."""
         return LADDER[self._rung]
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         return None
 
-    def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
+    def admitted(self, lane: str, ready: Requests, now_s: float) -> Requests:
         self._recover(now_s)
         admitted, waits = ready, any(request.want == ASK for request in ready)
         if self._rung or self._held:
@@ -139,7 +137,7 @@ class Overload(Rule):
             if request.finished and request.result is not None:
                 self._note(request, ended_s)
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Requests, now_s: float) -> float:
         until_s = [self._until_s(request) for request in ready if self._holds(request, now_s)]
         return min([*until_s, self._quiet_s + self._calm_s], default=math.inf) if until_s else math.inf
 

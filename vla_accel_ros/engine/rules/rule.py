@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vla_accel_ros.engine.config import AUTO, EngineConfig
 from vla_accel_ros.engine.profile import Profile, Times
-from vla_accel_ros.engine.request import MicroBatch, Request
+from vla_accel_ros.engine.request import MicroBatch, Requests
 from vla_accel_ros.extensions import POLICIES, find
 
 
@@ -65,20 +65,16 @@ class Rule(ABC):
 
     plan: Plan
 
-    def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
+    def admitted(self, lane: str, ready: Requests, now_s: float) -> Requests:
         """The requests that may run now, of those that are ready in all lanes."""
         return ready
 
-    def urgent(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def urgent(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         """What goes before all that other rules choose."""
         return None
 
     @abstractmethod
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         """What `lane` runs now; None to leave it to the rules after this one, or idle.
 
         ready: requests whose next micro-request may run, in order of submission. due_s: when the next frame
@@ -93,11 +89,11 @@ class Rule(ABC):
         """Report that a micro-batch took took_s; its requests have their results."""
         return None
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Requests, now_s: float) -> float:
         """When to call `next` again if nothing changes until then."""
         return math.inf
 
-    def busy_until_s(self, ready: Sequence[Request], now_s: float, part: float) -> float:
+    def busy_until_s(self, ready: Requests, now_s: float, part: float) -> float:
         """Until when other work may run that this rule does not mind; inf if it waits for nothing. part: how
         much of the time it may take after which this rule would be late."""
         return self.wake_s(ready, now_s)

@@ -11,12 +11,12 @@ text that uses that time (`TextInSlack`) then leaves the GPU to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from weakref import ReferenceType, ref
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, TEXT_APART, EngineConfig
-from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request, Requests
 from vla_accel_ros.engine.rules.overload import Overload
 from vla_accel_ros.engine.rules.partition import Partitions
 from vla_accel_ros.engine.rules.rule import Plan, Rule
@@ -72,9 +72,7 @@ class Rules:
             rule.plan = self.plan
         self._urgent: list[ReferenceType[Request]] = []  # frames and first chunks that have begun
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         """What `lane` runs now; None to leave it idle. Arguments: see Rule.next."""
         rules, kinds = self._of[lane], self._lanes[lane]
         ready = self._admitted(lane, ready, now_s)
@@ -96,7 +94,7 @@ class Rules:
         for rule in self._every:
             rule.ran(batch, took_s)
 
-    def wake_s(self, lane: str, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, lane: str, ready: Requests, now_s: float) -> float:
         """When to call `next` again if nothing changes until then."""
         admitted = self._admitted(lane, ready, now_s)
         times = [rule.wake_s(ready if rule is self.overload else admitted, now_s) for rule in self._of[lane]]
@@ -108,7 +106,7 @@ class Rules:
         self._urgent = [ref(request) for request in begun if not request.finished]
         return bool(self._urgent)
 
-    def _admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
+    def _admitted(self, lane: str, ready: Requests, now_s: float) -> Requests:
         for rule in self._of[lane]:
             ready = rule.admitted(lane, ready, now_s)
         return ready

@@ -14,7 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vla_accel_ros.engine.request import ACT, ASK, DECODE, OBSERVE, PREFILL, WAITING, MicroBatch, Request
+from vla_accel_ros.engine.request import (
+    ACT,
+    ASK,
+    DECODE,
+    OBSERVE,
+    PREFILL,
+    WAITING,
+    MicroBatch,
+    Request,
+    Requests,
+)
 from vla_accel_ros.engine.rules.chunks import in_progress, next_frame
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 
@@ -53,9 +63,7 @@ class TextInSlack(Rule):
         self._after_text = False  # text ran last
         self._begun = 0  # answers since the last token
 
-    def urgent(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def urgent(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         """Text that is overdue, or that has had less than its share."""
         asks = [request for request in ready if request.want == ASK]
         self._earn(self._share * max(0.0, now_s - self._asked_s))
@@ -70,9 +78,7 @@ class TextInSlack(Rule):
         goes_first = self._overdue or self._has_earned(lane, text, ready, now_s, due_s)
         return text if goes_first and not (partial and self._after_text) else None
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         text = _text([request for request in ready if request.want == ASK], self._begun)
         if text is None:
             return None
@@ -97,13 +103,11 @@ class TextInSlack(Rule):
             if not any(request.partial for request in batch.requests):
                 self._wrote_s = now_s
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Requests, now_s: float) -> float:
         asks = [request for request in ready if request.want == ASK]
         return min(self._overdue_s(asks), now_s + AGAIN_S) if asks else math.inf
 
-    def _has_earned(
-        self, lane: str, text: MicroBatch, ready: Sequence[Request], now_s: float, due_s: float
-    ) -> bool:
+    def _has_earned(self, lane: str, text: MicroBatch, ready: Requests, now_s: float, due_s: float) -> bool:
         """Whether further chunks wait for this token or group: text has had less than its share, and it ends
         before the next frame."""
         if not self._share or any(_goes_first(request) for request in ready):
@@ -138,9 +142,7 @@ class TextAlone(Rule):
     def __init__(self) -> None:
         self._begun = 0  # answers since the last token
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         if (frame := next_frame(ready)) is not None:
             return frame
         return _text([request for request in ready if request.want == ASK], self._begun)

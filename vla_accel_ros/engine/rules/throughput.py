@@ -13,20 +13,19 @@ chunks a step runs nevertheless: nobody acts on such frames. A second chunk of a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import takewhile
 
 from vla_accel_ros.engine.request import (
     ACT,
     DENOISE,
-    OBSERVE,
-    REWORD,
+    FRAMES,
     WAITING,
     MicroBatch,
     Request,
+    Requests,
     by_priority,
 )
-from vla_accel_ros.engine.rules.chunks import Chunks, Turns, WholeChunks, joins_of
+from vla_accel_ros.engine.rules.chunks import Chunks, WholeChunks, joins_of
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 
 HOLDS_S = 0.002
@@ -38,22 +37,21 @@ class Throughput(Chunks):
     together: most frames in a micro-batch."""
 
     def __init__(self, seats: int, begins: int = 1, together: int = 1) -> None:
+        super().__init__()
         self._seats, self._begins, self._together = seats, begins, together
         self._lane, self._seen = "", tuple[Request, ...]()  # the frames' lane, and the frames it saw last
-        self._holds, self._turns = False, Turns()
+        self._holds = False
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
-        whole, begun, waiting = chunks_of(ready, self._turns)
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
+        whole, begun, waiting = chunks_of(ready, self._later(ready))
         if whole is not None:
             return whole
         frames = frames_of(ready, self._together)
         if frames is not None or lane == self._lane:
             self._lane = lane
-            self._seen = tuple(request for request in ready if request.want in (OBSERVE, REWORD))
+            self._seen = tuple(request for request in ready if request.want in FRAMES)
         self._holds = False
-        passed = self._turns.passed >= self._begins + 2 * self._together  # nobody acts on these frames
+        passed = self._passed >= self._begins + 2 * self._together  # nobody acts on these frames
         if len(waiting) < self._begins and not (passed and (begun or waiting)):
             if frames is not None:
                 return frames
@@ -63,20 +61,16 @@ class Throughput(Chunks):
         step = (*begun, *waiting[: max(0, self._seats - len(begun))])
         return MicroBatch(DENOISE, step) if step else frames
 
-    def wake_s(self, ready: Sequence[Request], now_s: float) -> float:
+    def wake_s(self, ready: Requests, now_s: float) -> float:
         """A step that is held back for a frame is considered again soon, because the frame may not come."""
         return now_s + HOLDS_S if self._holds else math.inf
 
 
-def chunks_of(
-    ready: Sequence[Request], turns: Turns
-) -> tuple[MicroBatch | None, list[Request], list[Request]]:
+def chunks_of(ready: Requests, later: set[Request]) -> tuple[MicroBatch | None, list[Request], list[Request]]:
     """Returns a chunk that is denoised whole, if any, which goes before everything else; chunks that have
     begun in seats; and chunks that wait for a seat. Not those that wait for frames: a stream's further chunks
-    of a frame, and those of a caller that acts on one frame again."""
-    frames = any(request.want in (OBSERVE, REWORD) for request in ready)
-    later = turns.waiting(ready)
-    if frames:
+    of a frame, and those that come `later`."""
+    if any(request.want in FRAMES for request in ready):
         further = [request for request in ready if request.status is WAITING and not request.fresh]
         later |= {request for request in further if request.stream}
     acts = by_priority([request for request in ready if request.want == ACT and request not in later])
@@ -86,10 +80,10 @@ def chunks_of(
     return MicroBatch(DENOISE, (whole,), steps=0) if whole is not None else None, begun, waiting
 
 
-def frames_of(ready: Sequence[Request], most: int) -> MicroBatch | None:
+def frames_of(ready: Requests, most: int) -> MicroBatch | None:
     """The next frames to compute, up to `most` with the same number of images, rounded down to a power of
     two. A request for other words is computed alone."""
-    waiting = by_priority([request for request in ready if request.want in (OBSERVE, REWORD)])
+    waiting = by_priority([request for request in ready if request.want in FRAMES])
     if not waiting:
         return None
     first, images = waiting[0], _images(waiting[0])

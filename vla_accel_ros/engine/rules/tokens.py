@@ -19,22 +19,22 @@ every mode a frame's tokens are its greedy ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from vla_accel_ros.engine.config import (
     AUTO,
     FRESHNESS,
     PIPELINED,
-    PREFERENCES,
     RATE,
     SEQUENTIAL,
     SPECULATIVE,
-    TOKEN_MODES,
 )
 from vla_accel_ros.engine.profile import Times
-from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, by_priority
-from vla_accel_ros.engine.rules.chunks import Chunks, Turns, next_frame
+from vla_accel_ros.engine.request import ACT, DECODE, PREFILL, MicroBatch, Request, Requests, by_priority
+from vla_accel_ros.engine.rules.chunks import Chunks, next_frame
 from vla_accel_ros.engine.rules.rule import Setup
 
 SCHEDULES = (SEQUENTIAL, PIPELINED, SPECULATIVE)
@@ -79,16 +79,14 @@ def best(
     now: the schedule in use, which is kept while it is equal in both.
     """
     forecasts = {name: expected(name, times, tokens, accepted, prefer, camera_hz) for name in SCHEDULES}
-    first, second = ("rate", "age") if prefer == RATE else ("age", "rate")
-    costs = {
-        name: {"rate": 1.0 / forecast.rate_hz, "age": forecast.age_s} for name, forecast in forecasts.items()
-    }
-    alike = _cheapest(list(SCHEDULES), {name: cost[first] for name, cost in costs.items()})
-    cheapest = _cheapest(alike, {name: cost[second] for name, cost in costs.items()})
-    return now if now in cheapest else min(cheapest, key=lambda name: costs[name][second])
+    ages_s = {name: forecast.age_s for name, forecast in forecasts.items()}
+    periods_s = {name: 1.0 / forecast.rate_hz for name, forecast in forecasts.items()}
+    first, second = (periods_s, ages_s) if prefer == RATE else (ages_s, periods_s)
+    cheapest = _cheapest(_cheapest(SCHEDULES, first), second)
+    return now if now in cheapest else min(cheapest, key=lambda name: second[name])
 
 
-def _cheapest(names: list[str], cost: dict[str, float]) -> list[str]:
+def _cheapest(names: Sequence[str], cost: Mapping[str, float]) -> list[str]:
     lowest = min(cost[name] for name in names)
     return [name for name in names if cost[name] <= (1.0 + ALIKE) * lowest]
 
@@ -99,45 +97,29 @@ class TokenFrames(Chunks):
     mode: of TOKEN_MODES. prefer: of PREFERENCES. tokens: K, the most of any robot. times: measured; needed
     only for "auto". camera_hz: frame rate. The draft of a frame is the tokens of its robot's last finished
     frame for the same instruction; until frames were finished, no draft token is expected to be correct.
-    Raises ValueError for an unknown mode or preference, tokens or camera_hz that is not positive, or "auto"
-    without times.
     """
 
     def __init__(
-        self,
-        mode: str,
-        prefer: str,
-        tokens: int,
-        times: Times | None = None,
-        camera_hz: float = math.inf,
+        self, mode: str, prefer: str, tokens: int, times: Times | None = None, camera_hz: float = math.inf
     ) -> None:
-        if mode not in TOKEN_MODES:
-            raise ValueError(f"mode is '{mode}'; use one of {TOKEN_MODES}.")
-        if prefer not in PREFERENCES:
-            raise ValueError(f"prefer is '{prefer}'; use one of {PREFERENCES}.")
-        if tokens < 1 or not camera_hz > 0:
-            raise ValueError(f"tokens is {tokens} and camera_hz {camera_hz}; both must be positive.")
-        if mode == AUTO and times is None:
-            raise ValueError("mode is 'auto' but there are no times; measure the four forwards first.")
+        super().__init__()
         self.mode, self.prefer, self.times = mode, prefer, times
         self._tokens, self._camera_hz = tokens, camera_hz
         self.accepted = 0.0
-        self._seen = 0
+        self._finished = 0
         self._schedule = "" if mode == AUTO else mode
-        self._overlap, self._turns = False, Turns()
+        self._overlap = False
         self._last: dict[str, tuple[str, tuple[int, ...]]] = {}  # instruction and tokens of the last frame
-        self._drafts: dict[Request, tuple[int, ...]] = {}
+        self._drafts = WeakKeyDictionary[Request, tuple[int, ...]]()
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]
         begun = tuple(request for request in acts if request.begun)
         waiting = by_priority([request for request in acts if not request.begun])
         fresh = [request for request in waiting if request.fresh or not request.stream]
         if begun and not all(self._overlap and request.stream for request in begun):
             return MicroBatch(DECODE, begun)  # decode them to the end
-        later = self._turns.waiting(ready)
+        later = self._later(ready)
         for request in fresh:
             if request not in later:
                 return self._prefill(begun, request)
@@ -151,10 +133,6 @@ class TokenFrames(Chunks):
             if request.error is None and not request.cancelled:
                 self.note(request.tokens, draft)
                 self._last[request.robot] = request.instruction, tuple(request.tokens)
-        if any(request.cancelled for request in self._drafts):
-            self._drafts = {
-                request: draft for request, draft in self._drafts.items() if not request.cancelled
-            }
 
     def schedule(self) -> str:
         """The schedule, of SCHEDULES, for the next frame."""
@@ -165,20 +143,14 @@ class TokenFrames(Chunks):
             )
         return self._schedule
 
-    def overlaps(self, schedule: str) -> bool:
-        """Whether the rest of a frame's tokens ride in the forwards of later frames."""
-        return schedule == PIPELINED or (schedule == SPECULATIVE and self.prefer == RATE)
-
     def note(self, tokens: Sequence[int], draft: Sequence[int]) -> None:
         """Note a finished frame. draft: the draft that it had, or would have had; () = none."""
         if not draft:
             return
-        right = 0
-        length = min(len(draft), len(tokens) - 1)
-        while right < length and tokens[right] == draft[right]:
-            right += 1
-        self._seen += 1
-        self.accepted += (right - self.accepted) * max(MEMORY, 1.0 / self._seen)
+        pairs = zip(draft, tokens[:-1])
+        correct = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._finished += 1
+        self.accepted += (correct - self.accepted) * max(MEMORY, 1.0 / self._finished)
 
     def _prefill(self, begun: tuple[Request, ...], new: Request) -> MicroBatch:
         schedule = self.schedule()
@@ -186,7 +158,7 @@ class TokenFrames(Chunks):
         if words != new.instruction:  # another task
             last = ()
         self._drafts[new] = last
-        self._overlap = self.overlaps(schedule)
+        self._overlap = overlaps(schedule, self.prefer)
         draft = last[:-1] if schedule == SPECULATIVE else ()
         return MicroBatch(PREFILL, (*begun, new), draft=draft)
 
@@ -197,12 +169,11 @@ class Continued(Chunks):
     stream; otherwise its next frame waits for the end of its action."""
 
     def __init__(self, actions: int, overlaps: bool = False) -> None:
-        self._actions, self._overlaps, self._turns = actions, overlaps, Turns()
+        super().__init__()
+        self._actions, self._overlaps = actions, overlaps
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
-        later = self._turns.waiting(ready)
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
+        later = self._later(ready)
         acts = [request for request in ready if request.want == ACT and request not in later]
         begun = [request for request in acts if request.begun]
         busy = set[str]() if self._overlaps else {request.robot for request in begun}
@@ -210,15 +181,19 @@ class Continued(Chunks):
         fresh = [r for r in waiting if not r.stream or (r.fresh and r.robot not in busy)]
         writing = (*begun, *fresh[: max(0, self._actions - len(begun))])
         frame = next_frame([request for request in ready if request.robot not in busy])
-        if writing and (frame is None or self._turns.passed):
+        if writing and (frame is None or self._passed):
             return MicroBatch(DECODE, writing)
         return frame
 
 
+def overlaps(schedule: str, prefer: str) -> bool:
+    """Whether the rest of a frame's tokens ride in the forwards of later frames."""
+    return schedule == PIPELINED or (schedule == SPECULATIVE and prefer == RATE)
+
+
 def most_riders(mode: str, prefer: str, tokens: int) -> int:
     """Most frames that may ride in a new frame's prefill."""
-    overlaps = mode in (PIPELINED, AUTO) or (mode == SPECULATIVE and prefer == RATE)
-    return tokens - 1 if overlaps else 0
+    return tokens - 1 if mode == AUTO or overlaps(mode, prefer) else 0
 
 
 def draft_lengths(mode: str, tokens: int) -> tuple[int, ...]:
