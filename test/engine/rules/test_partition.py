@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -93,17 +92,6 @@ def test_a_choice_has_the_splits_of_the_front_for_more_load() -> None:
     assert choice.why.endswith("While several frames wait: down to 32:100.")
     tight = choose(FALLING, 30.0, 1e3 / 1.7)
     assert tight.sets == (Split(64, 68), Split(96, 36)), "3.5 ms are more than twice 1.7"
-
-
-def test_nothing_is_chosen_without_what_it_is_compared_with() -> None:
-    with pytest.raises(ValueError, match="without a split"):
-        choose([MOST], 30.0, 60.0)
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_a_time_that_cannot_be_is_refused(wrong: float) -> None:
-    with pytest.raises(ValueError, match="action_beside_s of 32:100"):
-        came(Split(32, 100), 1.0, wrong * 1e3)
 
 
 def test_equation_5() -> None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.request import ASK, OBSERVE, PREFILL, REWORD, MicroBatch, Request
+from vla_accel_ros.engine.request import ASK, FRAMES, PREFILL, MicroBatch, Request, Requests
+from vla_accel_ros.engine.rules.chunks import in_progress
 from vla_accel_ros.engine.rules.rule import Rule
 
 GAIN = 0.95
@@ -37,7 +38,7 @@ class Measured:
 
     frame_s: encode and prefill of a frame; action_s: from one chunk to the next, a staggered step or a whole
     chunk; each alone on its side. frame_beside_s (median) and action_beside_s (99th percentile): while the
-    other side runs without a break. Raises ValueError if one is not positive and finite.
+    other side runs without a break.
     """
 
     split: Split | None
@@ -45,11 +46,6 @@ class Measured:
     action_s: float
     frame_beside_s: float
     action_beside_s: float
-
-    def __post_init__(self) -> None:
-        for name in ("frame_s", "action_s", "frame_beside_s", "action_beside_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} of {self.split} is {getattr(self, name)}; it takes some seconds.")
 
     def load(self, frame_hz: float, action_hz: float) -> float:
         """The share of its time that the busier side needs for these rates [Hz]; more than 1 is too much."""
@@ -82,38 +78,31 @@ def front(measured: Sequence[Measured]) -> list[Measured]:
 
 
 def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> Choice:
-    """The split for these rates [Hz]; 0 = no rate is requested.
-
-    Raises ValueError if no measurement is without a split.
-    """
-    plain = next((measurement for measurement in measured if measurement.split is None), None)
-    if plain is None:
-        raise ValueError("nothing was measured without a split, so there is nothing to compare with.")
+    """The split for these rates [Hz]; 0 = no rate is requested. One measurement is without a split."""
+    plain = next(measurement for measurement in measured if measurement.split is None)
     best = front(measured)
     met = [measurement for measurement in best if measurement.load(frame_hz, action_hz) <= 1.0]
     if met:
-        fastest = min(met, key=lambda one: one.frame_beside_s)
+        fastest = min(met, key=lambda measurement: measurement.frame_beside_s)
         better = plain.load(frame_hz, action_hz) > 1.0 or _gains(fastest.frame_beside_s, plain.frame_beside_s)
     else:
-        fastest = min(best, key=lambda one: one.load(frame_hz, action_hz))
+        fastest = min(best, key=lambda measurement: measurement.load(frame_hz, action_hz))
         better = _gains(fastest.load(frame_hz, action_hz), plain.load(frame_hz, action_hz))
     if fastest.split is None or not better:
         return Choice(None, (), f"partition: auto takes none. {_compared(plain, measured)}")
-    sets = [fastest.split]
-    for measurement in best:
-        fewer = measurement.split is not None and measurement.split.actions < fastest.split.actions
-        if fewer and measurement.split is not None and measurement.action_beside_s * action_hz <= PATIENCE:
-            sets.append(measurement.split)
-    why = (
+    fewer = [
+        measurement.split
+        for measurement in best
+        if measurement.split is not None
+        and measurement.split.actions < fastest.split.actions
+        and measurement.action_beside_s * action_hz <= PATIENCE
+    ]
+    down = f" While several frames wait: down to {min(fewer)}." if fewer else ""
+    reason = (
         f"partition: auto takes {fastest.split} multiprocessors (actions : the rest). {_times(fastest)}; "
-        f"{_times(plain)}"
+        f"{_times(plain)}.{down}"
     )
-    smallest = min(sets)
-    return Choice(
-        fastest.split,
-        tuple(sorted(sets)),
-        f"{why}. While several frames wait: down to {smallest}." if smallest != fastest.split else f"{why}.",
-    )
+    return Choice(fastest.split, (*sorted(fewer), fastest.split), reason)
 
 
 def sms_of_actions(pending: int, most: int, least: int, alpha: float) -> float:
@@ -127,9 +116,7 @@ def split_for(pending: int, sets: Sequence[Split]) -> Split:
     alpha is the smallest difference between two captured splits, so that each further frame counts.
     """
     sizes = sorted(sets)
-    if len(sizes) == 1:
-        return sizes[0]
-    alpha = min(b.actions - a.actions for a, b in pairwise(sizes))
+    alpha = min((b.actions - a.actions for a, b in pairwise(sizes)), default=0)
     sms = sms_of_actions(pending, sizes[-1].actions, sizes[0].actions, alpha)
     return next(split for split in sizes if split.actions >= sms)
 
@@ -153,25 +140,18 @@ class Partitions(Rule):
         """Split of the next micro-batch; None: its lane's own."""
         return split_for(self._pending, self.sets) if len(self.sets) > 1 else None
 
-    def admitted(self, lane: str, ready: Sequence[Request], now_s: float) -> Sequence[Request]:
-        if lane == self._frames and len(self.sets) > 1 and not any(map(_in_progress, ready)):
+    def admitted(self, lane: str, ready: Requests, now_s: float) -> Requests:
+        if lane == self._frames and len(self.sets) > 1 and not in_progress(ready):
             previous, self._pending = self.split, sum(map(_computes_prefix, ready))
             self.switched += self.split != previous
         return ready
 
-    def next(
-        self, lane: str, ready: Sequence[Request], now_s: float, due_s: float = math.inf
-    ) -> MicroBatch | None:
+    def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         return None
 
 
 def _computes_prefix(request: Request) -> bool:
-    return request.want in (OBSERVE, REWORD) or (request.want == ASK and request.stage == PREFILL)
-
-
-def _in_progress(request: Request) -> bool:
-    """Whether the request is a frame between two of its groups of layers."""
-    return request.want == OBSERVE and request.begun and not request.finished
+    return request.want in FRAMES or (request.want == ASK and request.stage == PREFILL)
 
 
 def _gains(time: float, otherwise: float) -> bool:
@@ -183,9 +163,9 @@ def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
     return f"{'; '.join(map(_times, (plain, *splits)))}."
 
 
-def _times(one: Measured) -> str:
-    setting = "without a split" if one.split is None else f"with {one.split}"
-    frame_ms, action_ms = one.frame_beside_s * 1e3, one.action_beside_s * 1e3
+def _times(measured: Measured) -> str:
+    setting = "without a split" if measured.split is None else f"with {measured.split}"
+    frame_ms, action_ms = measured.frame_beside_s * 1e3, measured.action_beside_s * 1e3
     return (
         f"{setting}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
     )
