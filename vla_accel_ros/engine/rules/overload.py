@@ -19,7 +19,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from weakref import ReferenceType, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WAITING, MicroBatch, Request, Requests
 from vla_accel_ros.engine.rules.rule import Plan, Rule
@@ -74,11 +74,12 @@ class Degradation:
 
 @dataclass
 class _Held:
-    """A request that is held back. counted: periods so far."""
+    """Of a request that is held back. counted: periods so far. let_go_s: of a frame, since when it is held
+    back no longer."""
 
-    request: ReferenceType[Request]
     since_s: float
     counted: int = 0
+    let_go_s: float | None = None
 
 
 class Overload(Rule):
@@ -97,11 +98,9 @@ class Overload(Rule):
         self._lowered_s = -math.inf
         self._began_s: dict[str, float] = {}  # by kind
         self._acted_s: dict[str, float] = {}  # by robot: when its last chunk was begun
-        # Weak references, because requests have images and callbacks. By robot: the first chunk of its newest
-        # frame; what is held back; the frame that was, and when it no longer was.
-        self._acting: dict[str, ReferenceType[Request]] = {}
-        self._held: dict[tuple[str, str], _Held] = {}
-        self._let_go: dict[str, tuple[ReferenceType[Request], float]] = {}
+        # Weak references, because requests have images and callbacks.
+        self._acting = WeakValueDictionary[str, Request]()  # by robot: first chunk of its newest frame
+        self._held = WeakKeyDictionary[Request, _Held]()
         self._wrote_s = -math.inf
         self._paused_s: float | None = None  # until when text was seen to be held back
 
@@ -129,7 +128,7 @@ class Overload(Rule):
             elif request.want == ACT and request.stream and request.status is WAITING:
                 self._acted_s[request.robot] = now_s
                 if request.fresh and request.stage == DENOISE:
-                    self._acting[request.robot] = ref(request)
+                    self._acting[request.robot] = request
 
     def ran(self, batch: MicroBatch, took_s: float) -> None:
         ended_s = self._began_s.get(batch.kind, 0.0) + took_s
@@ -139,82 +138,69 @@ class Overload(Rule):
 
     def wake_s(self, ready: Requests, now_s: float) -> float:
         until_s = [self._until_s(request) for request in ready if self._holds(request, now_s)]
-        return min([*until_s, self._quiet_s + self._calm_s], default=math.inf) if until_s else math.inf
+        return min([*until_s, self._quiet_s + self._calm_s]) if until_s else math.inf
 
     def _holds(self, request: Request, now_s: float) -> bool:
         """Whether the request is given up for now; counts the periods of that."""
-        rung = self.rung
-        if rung.level == NONE:
-            is_held = False
-        elif request.want == ASK:
-            return not request.partial and now_s < self._until_s(request)
-        elif request.want == ACT:
-            repeated = request.stream and request.status is WAITING and not request.fresh
-            is_held = repeated and now_s < self._until_s(request)
+        level = self.rung.level
+        if request.want == ASK:
+            return level != NONE and not request.partial and now_s < self._until_s(request)
+        if request.want not in self._late or request.status is not WAITING:
+            return False
+        if request.want == ACT:
+            is_held = request.stream and not request.fresh and now_s < self._until_s(request)
         else:
-            is_held = (
-                rung.level == VISION and request.status is WAITING and self._waits_for_chunk(request, now_s)
-            )
-        if request.want in self._late and request.status is WAITING:
-            self._count(request, is_held, now_s)
+            is_held = level == VISION and self._waits_for_chunk(request, now_s)
+        self._count(request, is_held, now_s)
         return is_held
 
     def _until_s(self, request: Request) -> float:
         """Until when a request that may be held back is held."""
         if request.want == ASK:
             return self._wrote_s + pause_s(self.plan, self._groups)
-        if request.want == ACT:
-            acted_s, every = self._acted_s.get(request.robot, -math.inf), self.rung.every
-            takes_s = self.plan.takes_s(MicroBatch(request.stage, (request,)))
-            period_s = max(request.pace.period_s, takes_s, LEAST_PERIOD_S)
-            return acted_s + every * period_s if every > 1.0 else -math.inf
-        entry = self._held.get((request.robot, OBSERVE))
-        return math.inf if entry is None else entry.since_s + MOST_HELD_S
+        if request.want == OBSERVE:
+            return self._held[request].since_s + MOST_HELD_S
+        every = self.rung.every
+        if every == 1.0:
+            return -math.inf
+        takes_s = self.plan.takes_s(MicroBatch(request.stage, (request,)))
+        period_s = max(request.pace.period_s, takes_s, LEAST_PERIOD_S)
+        return self._acted_s.get(request.robot, -math.inf) + every * period_s
 
     def _waits_for_chunk(self, request: Request, now_s: float) -> bool:
-        of_robot = self._acting.get(request.robot)
-        acting = None if of_robot is None else of_robot()
-        if acting is None or acting.finished or request.want != OBSERVE:
+        chunk = self._acting.get(request.robot)
+        if chunk is None or chunk.finished:
             return False
-        if self._let_go_s(request) is not None:
-            return False
-        entry = self._held.get((request.robot, OBSERVE))
-        return entry is None or entry.request() is not request or now_s < entry.since_s + MOST_HELD_S
+        held = self._held.get(request)
+        return held is None or (held.let_go_s is None and now_s < self._until_s(request))
 
     def _count(self, request: Request, is_held: bool, now_s: float) -> None:
-        key = request.robot, request.want
-        entry = self._held.get(key)
-        if entry is None or entry.request() is not request:
-            if not is_held:
-                return
-            entry = self._held[key] = _Held(ref(request), now_s)
+        held = self._held.get(request)
+        if held is None and is_held:
+            held = self._held[request] = _Held(now_s)
+        if held is None or held.let_go_s is not None:
+            return
         period_s = max(request.pace.period_s, LEAST_PERIOD_S)
-        periods = math.floor((now_s - entry.since_s) / period_s + 1e-6)
-        if periods > entry.counted:
-            degradation = self.degradation
-            counts = degradation.frames if request.want == OBSERVE else degradation.chunks
-            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - entry.counted}
-            entry.counted = periods
+        periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
+        if periods > held.counted:
+            counts = self.degradation.frames if request.want == OBSERVE else self.degradation.chunks
+            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - held.counted}
+            held.counted = periods
             if request.want == OBSERVE:
-                self.degradation = replace(degradation, frames=counts)
+                self.degradation = replace(self.degradation, frames=counts)
             else:
-                self.degradation = replace(degradation, chunks=counts)
-        if not is_held:
-            self._held.pop(key)
-            if request.want == OBSERVE:
-                self._let_go[request.robot] = ref(request), now_s
+                self.degradation = replace(self.degradation, chunks=counts)
+        if not is_held and request.want == OBSERVE:
+            held.let_go_s = now_s
+        elif not is_held:
+            del self._held[request]
 
-    def _let_go_s(self, request: Request) -> float | None:
-        """Since when a frame that was held back may be computed; None if it was not held back."""
-        let_go = self._let_go.get(request.robot)
-        return let_go[1] if let_go is not None and let_go[0]() is request else None
-
-    def _count_pause(self, there: bool, given: bool, now_s: float) -> None:
+    def _count_pause(self, waits: bool, admitted: bool, now_s: float) -> None:
         """Count the time in which text waited and none was let through."""
-        if self._paused_s is not None and there:
+        if self._paused_s is not None and waits:
             paused_s = self.degradation.paused_s + now_s - self._paused_s
             self.degradation = replace(self.degradation, paused_s=paused_s)
-        self._paused_s = now_s if there and not given else None
+        self._paused_s = now_s if waits and not admitted else None
 
     def _note(self, request: Request, ended_s: float) -> None:
         """Note whether a finished frame or chunk of a stream was late, and take a rung if needed."""
@@ -222,19 +208,17 @@ class Overload(Rule):
             return
         began_s = request.begun_s
         if request.want == OBSERVE:
-            let_go_s = self._let_go_s(request)
-            began_s = request.submitted_s if let_go_s is None else let_go_s
+            held = self._held.get(request)
+            began_s = request.submitted_s if held is None or held.let_go_s is None else held.let_go_s
         is_late = ended_s - began_s > request.pace.most_s
         self._late[request.want].append(is_late)
         if is_late and sum(self._late[request.want]) >= AGAIN:
             self._quiet_s = max(self._quiet_s, ended_s)
-        overloaded = {want for want, last in self._late.items() if sum(last) >= UP}
+        overloaded = {want for want, recent in self._late.items() if sum(recent) >= UP}
         above = self._rung + 1
-        if (
-            not overloaded
-            or above == len(LADDER)
-            or (LADDER[above].level == VISION and ACT not in overloaded)
-        ):
+        if not overloaded or above == len(LADDER):
+            return
+        if LADDER[above].level == VISION and ACT not in overloaded:
             return
         if ended_s < self._lowered_s + self._calm_s:
             self._calm_s = min(2.0 * self._calm_s, MOST_CALM_S)
