@@ -11,7 +11,6 @@ chunk before anything else.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,8 +19,6 @@ from typing import Protocol
 
 from vla_accel_ros.engine.request import ACT, ASK, DENOISE, OBSERVE, WHOLE, MicroBatch, Request
 from vla_accel_ros.timeline import TIMELINE
-
-_LONGEST_WAIT_S = 1.0
 
 EARLY_S = 0.0004
 """How long before a result is expected the loop begins to wait for it alone."""
@@ -122,15 +119,14 @@ class Lane:
 
     def launch(self, batch: MicroBatch, run: Callable[[MicroBatch], Callable[[], None] | None]) -> Launched:
         """Launch the unfinished requests of a micro-batch, blocking only as `run` does."""
-        alive = batch.requests
-        if any(request.finished for request in alive):
-            alive = tuple(request for request in alive if not request.finished)
+        alive = tuple(request for request in batch.requests if not request.finished)
         launched = Launched(batch, self.chosen_s, computed=bool(alive))
         try:
             if alive:
                 with self.timing(batch) as launched.device:
                     begun = any(request.partial for request in alive)
-                    launched.wait = run(batch if alive is batch.requests else replace(batch, requests=alive))
+                    same = len(alive) == len(batch.requests)
+                    launched.wait = run(batch if same else replace(batch, requests=alive))
                     launched.of_token = begun or any(request.partial for request in alive)
         except Exception as error:
             fail(alive, error)
@@ -208,9 +204,3 @@ def fail(requests: Iterable[Request], error: Exception) -> None:
     """End these requests with an error."""
     for request in requests:
         request.fail(error)
-
-
-def sleep_s(wake_s: float, now_s: float | None = None) -> float:
-    """Seconds to wait until wake_s, on time.monotonic: at least 0 and at most _LONGEST_WAIT_S."""
-    left_s = wake_s - (time.monotonic() if now_s is None else now_s)
-    return _LONGEST_WAIT_S if math.isinf(left_s) else min(max(left_s, 0.0), _LONGEST_WAIT_S)
