@@ -832,14 +832,14 @@ class Agents:
         if not isinstance(prefix, Prefix):
             self._end(served, _reason(request))
             return
-        served.prefill_s = served.token_s = self._scheduler.now_s()
+        served.prefill_s = served.token_s = self._scheduler.clock()
         progress = partial(self._hear, served, prefix)
         ask = Request(Ask(max_tokens=served.length), prefix=prefix, on_progress=progress)
         if not self._take(served, ask):
             prefix.release()
 
     def _hear(self, served: Served, prefix: Prefix, request: Request) -> None:
-        now_s = self._scheduler.now_s()
+        now_s = self._scheduler.clock()
         served.gap_s, served.token_s = max(served.gap_s, now_s - served.token_s), now_s
         if not request.finished:
             return
@@ -878,10 +878,10 @@ def serve(
     agents = Agents(scheduler)
     scheduler.start()
     try:
-        start_s = scheduler.now_s()
+        start_s = scheduler.clock()
         for arrival in arrivals:
             arrival_s = start_s + arrival.time_s
-            time.sleep(max(0.0, arrival_s - scheduler.now_s()))
+            time.sleep(max(0.0, arrival_s - scheduler.clock()))
             agents.submit(arrival, arrival_s)
         agents.idle.wait(PATIENCE_S)
     finally:

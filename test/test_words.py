@@ -53,7 +53,6 @@ LONGER = {
     "control/following/follower.py",
     "engine/config.py",
     "engine/runner/runner.py",
-    "engine/scheduler.py",
     "fleet/robot/client.py",
     "models/processing/lerobot_processors.py",
     "nodes/fleet/node.py",

@@ -44,7 +44,7 @@ def text_in_slack(
     requests, due_s = list[Request](), 0.0
     scheduler.streams[""] = Stream(due_s=lambda: due_s)
     with Window(device) as shared_window:
-        begin_s = scheduler.now_s()
+        begin_s = scheduler.clock()
         for number in range(frames):
             due_s = begin_s + (number + 1) * period_s
             ask = None

@@ -75,7 +75,7 @@ class Stepped:
     ) -> None:
         self.world, self.stream = world, make_stream(world, kind, answers, action_hz)
         self.scheduler, self.now_s = self.stream._scheduler, 0.0
-        self.scheduler._clock = lambda: self.now_s
+        self.scheduler.clock = lambda: self.now_s
         self.ran: list[str] = []
         self.scheduler.streams[""] = Stream(on_ran=self.note)
         self.stream._running = True

@@ -171,8 +171,8 @@ def test_a_question_in_other_words_waits_for_the_frame_in_progress(
     frame = observing(engine, 1)
     engine.scheduler.step()
     assert frame.begun and not asked.begun
-    late_s = engine.scheduler.now_s() + 10.0
-    monkeypatch.setattr(engine.scheduler, "_clock", lambda: late_s)
+    late_s = engine.scheduler.clock() + 10.0
+    monkeypatch.setattr(engine.scheduler, "clock", lambda: late_s)
     assert [engine.scheduler.step() for _ in range(LAYERS)] == [(frame,)] * (LAYERS - 1) + [(asked,)]
 
 
@@ -198,7 +198,7 @@ class Schedule:
         self.frames: dict[int, Observation] = {}
         self.failed, self.cancelled, self.reworded, self.asked = (list[Request]() for _ in range(4))
         self._number = 0
-        engine.scheduler._clock = lambda: self._number / 100
+        engine.scheduler.clock = lambda: self._number / 100
 
     def event(self) -> None:
         draw, scheduler = self.draw, self.engine.scheduler

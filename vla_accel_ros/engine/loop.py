@@ -13,7 +13,6 @@ it.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import threading
 import time
@@ -46,8 +45,6 @@ from vla_accel_ros.engine.runner.interface import Runner
 POLL_S = 1e-4
 """Time from one look at the results of several lanes to the next, while some are expected."""
 
-_LOG = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Stream:
@@ -61,9 +58,9 @@ class Stream:
 class EngineLoop:
     """The queue of one engine, and a step of the loop over it, by one thread at a time.
 
-    clock: monotonic seconds. lanes: where micro-batches run, by default one. Attributes: `streams`, of the
-    robots, while they run; `runs_ahead`, whether launched work is waited for later; `moved`, whether the last
-    step changed anything.
+    clock: monotonic seconds. lanes: where micro-batches run, by default one. Attributes: these; `streams`, of
+    the robots, while they run; `runs_ahead`, whether launched work is waited for later; `moved`, whether the
+    last step changed anything.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class EngineLoop:
         self._lane_of = {kind: lane for lane in self.lanes for kind in lane.kinds}
         self.streams: dict[str, Stream] = {}
         self.runs_ahead = self.moved = False
-        self._runner, self._clock = runner, clock
+        self._runner, self.clock = runner, clock
         self._readiness = Readiness(runner.prefixes, runner.room)
         self._numbers = {want: itertools.count() for want in (ACT, ASK)}
         self._requests: dict[Request, None] = {}  # unfinished, in order of submission
@@ -97,15 +94,11 @@ class EngineLoop:
     @property
     def again_s(self) -> float:
         """When to step again if nothing is posted."""
-        now_s = self._clock()
+        now_s = self.clock()
         times = [lane.wake_s(now_s) for lane in self.lanes]
         if sum(bool(lane.ahead) for lane in self.lanes) > 1:
             times = [max(wake_s, now_s + POLL_S) for wake_s in times]
         return min(times)
-
-    def now_s(self) -> float:
-        """Seconds on the clock."""
-        return self._clock()
 
     def _step(self, lanes: Sequence[Lane]) -> tuple[Request, ...]:
         """Step the loop once for these lanes; returns the requests that advanced."""
@@ -115,7 +108,7 @@ class EngineLoop:
             for lane in lanes:
                 for launched in lane.over():
                     advanced += self._postprocess(lane, launched)
-                if lane.is_free(self._clock()) and (batch := self._choose(lane)) is not None:
+                if lane.is_free(self.clock()) and (batch := self._choose(lane)) is not None:
                     self._launch(lane, batch)
                     advanced += batch.requests
             if not advanced:
@@ -146,13 +139,11 @@ class EngineLoop:
 
     def _choose(self, lane: Lane) -> MicroBatch | None:
         """The lane's next micro-batch, whose requests have begun."""
-        lane.again_s, now_s = math.inf, self._clock()
-        free = all(lane.batch is None for lane in self.lanes)
+        lane.again_s, now_s = math.inf, self.clock()
         waiting = [
             request
             for request in self.requests
-            if (request.status is RUNNING or request.status is WAITING)
-            and (free or self._lane(request).batch is None)
+            if request.status in (RUNNING, WAITING) and self._lane(request).batch is None
         ]
         ready = [r for r in waiting if r.status is not WAITING or self._readiness.is_ready(r, now_s)]
         due_s = min((stream.due_s() for stream in (*self.streams.values(),)), default=math.inf)
@@ -173,7 +164,7 @@ class EngineLoop:
 
     def _launch(self, lane: Lane, batch: MicroBatch) -> None:
         """Launch a micro-batch behind the work that runs ahead, or have the worker compute it."""
-        lane.chosen_s = self._clock()
+        lane.chosen_s = self.clock()
         if self._worker is not None and not self._runner.is_captured(batch):
             lane.batch = batch
             self._jobs.put((lane, batch))
@@ -184,25 +175,25 @@ class EngineLoop:
             launched.wait = launched.device.seconds
             for request in batch.requests:
                 if request.finished and self._leave(request):  # at its launch, such as a frame
-                    tell(request)
+                    request.report()
         if not self.runs_ahead or (launched.wait is None and not lane.ahead):
             self._postprocess(lane, launched)
         elif launched.wait is None:  # it is over when what is before it is
             lane.ahead.append(launched)
         else:
             soonest_s = self.profile.of(batch.kind, len(batch.requests)).soonest
-            lane.run_ahead(launched, self._clock(), soonest_s)
+            lane.run_ahead(launched, self.clock(), soonest_s)
             if launched.is_first:
                 self._cancel_older(batch.requests[0], launched=False)
             if launched.is_followed:
                 launched.told = tuple(request for request in batch.requests if request.status is RUNNING)
                 for request in launched.told:
-                    tell(request)
+                    request.report()
 
     def _wait_for_results(self, lanes: Sequence[Lane]) -> Sequence[Request]:
         """Wait for the oldest work of a lane, if it should be over by now and no other lane has any; with
         several lanes they are looked at in turn."""
-        now_s, pending = self._clock(), [lane for lane in lanes if lane.ahead]
+        now_s, pending = self.clock(), [lane for lane in lanes if lane.ahead]
         due = [lane for lane in pending if now_s >= lane.due_s]
         if not due or (len(pending) > 1 and due[0].ahead[0].device is not None):
             return ()
@@ -213,9 +204,8 @@ class EngineLoop:
         called. Returns the requests."""
         batch = launched.batch
         launched.complete()
-        took_s = lane.took(launched, self._clock())
+        took_s = lane.end(launched, self.clock())
         began_s = lane.ended_s - took_s
-        lane.note(batch, began_s)
         # Of what ran ahead some may have been removed meanwhile.
         present = [request for request in batch.requests if request in self._requests]
         try:
@@ -233,16 +223,17 @@ class EngineLoop:
         finally:
             for request in present:
                 if request.finished or request not in launched.told:
-                    tell(request)
+                    request.report()
         return batch.requests
 
     def _begin(self, request: Request) -> None:
         """Begin a request; one that fails at once is finished."""
-        request.status, request.begun_s = RUNNING, self._clock()
+        request.status, request.begun_s = RUNNING, self.clock()
         prefix, request.prefix = request.prefix, None
         try:
             if request.want == OBSERVE:
-                if not self._observe(request):
+                self._observe(request)
+                if request.finished:
                     return
             else:
                 prefixes = self._runner.prefixes
@@ -268,15 +259,13 @@ class EngineLoop:
         if request.want == ACT and request.stream and prefix is not None:
             self._readiness.begun(request, prefix)
 
-    def _observe(self, request: Request) -> bool:
+    def _observe(self, request: Request) -> None:
         """Take the newest observation; a request for which there is none is finished."""
         newest = cast(Observe, request.wish).newest
         if newest is not None:
             request.wish = Observe(newest())
-        if newest is None or request.observation is not None:
-            return True
-        request.finish(None)
-        return False
+            if request.observation is None:
+                request.finish(None)
 
     def _sense(self, request: Request) -> None:
         """Take the newest joints, and tell the caller that its action begins."""
@@ -292,19 +281,16 @@ class EngineLoop:
         for request in self.requests:
             if request.finished and request not in ahead and self._lane(request).batch is None:
                 self._leave(request)
-                tell(request)
+                request.report()
 
     def _lane(self, request: Request) -> Lane:
         """Where the request runs."""
         return self._lane_of.get(request.kind, self.lanes[0])
 
-    def _chunks(self) -> list[Request]:
-        """The action requests that have begun."""
-        return [request for request in self.requests if request.want == ACT and request.status is not WAITING]
-
     def _chunks_beside(self, chunk: Request) -> list[Request]:
-        """The others in progress of the same robot's stream."""
-        return [r for r in self._chunks() if r.stream and r.robot == chunk.robot and r is not chunk]
+        """The other chunks in progress of the same robot's stream."""
+        others = (request for request in self.requests if request.robot == chunk.robot)
+        return [r for r in others if r.want == ACT and r.stream and r.begun and r is not chunk]
 
     def _cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's, now: nobody wants
@@ -327,7 +313,7 @@ class EngineLoop:
         """Remove cancelled requests, but those of a lane whose work the worker computes."""
         for request in (*self._cancelled,):
             if self._lane(request).batch is None and self._leave(request):
-                tell(request)
+                request.report()
 
     def _leave(self, request: Request) -> bool:
         """Free what a request holds and remove it; False if it is not in the queue.
@@ -354,12 +340,3 @@ class EngineLoop:
             request.status = CANCELLED if cancelled else FINISHED
             del self._requests[request]
         return True
-
-
-def tell(request: Request) -> None:
-    """Call on_progress; log its exception, so that other callbacks are still called."""
-    try:
-        if request.on_progress is not None:
-            request.on_progress(request)
-    except Exception:
-        _LOG.exception("what a request to %s came to could not be told", request.want)

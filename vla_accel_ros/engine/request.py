@@ -11,6 +11,7 @@ the request, and is set in the loop.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # rules plan with requests where there is no torch
 
 OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
 __all__ = ["DECODE", "DENOISE", "ENCODE", "PREFILL"]
+_LOG = logging.getLogger(__name__)
 WHOLE = "whole"
 """Kind of action requests that are denoised whole while others are in seats; see `Request.kind`."""
 
@@ -99,7 +101,6 @@ class Observe:
 
     want: ClassVar[str] = OBSERVE
     stage: ClassVar[str] = ENCODE
-    whole: ClassVar[bool] = False
     observation: Observation | None = None
     newest: Callable[[], Observation | None] | None = None
 
@@ -155,7 +156,6 @@ class Ask:
 
     want: ClassVar[str] = ASK
     stage: ClassVar[str] = PREFILL
-    whole: ClassVar[bool] = False
     question: str | None = None
     max_tokens: int = 16
     sampling: Sampling | None = None
@@ -169,7 +169,6 @@ class Reword:
 
     want: ClassVar[str] = REWORD
     stage: ClassVar[str] = PREFILL
-    whole: ClassVar[bool] = False
     question: str | None = None
 
 
@@ -253,7 +252,7 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether it is an action that cannot share denoising steps with others."""
-        return self.wish.whole
+        return self.want == ACT and self.act.whole
 
     @property
     def begun(self) -> bool:
@@ -282,6 +281,14 @@ class Request:
     def fail(self, error: Exception) -> None:
         """End it with an error."""
         self.error, self.status = error, FINISHED
+
+    def report(self) -> None:
+        """Call on_progress; log its exception, so that others are still called."""
+        try:
+            if self.on_progress is not None:
+                self.on_progress(self)
+        except Exception:
+            _LOG.exception("what a request to %s came to could not be told", self.want)
 
 
 Requests = Sequence[Request]

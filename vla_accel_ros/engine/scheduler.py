@@ -15,7 +15,7 @@ from queue import Empty
 
 from vla_accel_ros.engine.lanes.lane import Lane, Launched, fail
 from vla_accel_ros.engine.loop import EngineLoop, Stream
-from vla_accel_ros.engine.request import Cancelled, MicroBatch, Request
+from vla_accel_ros.engine.request import ACT, Cancelled, MicroBatch, Request
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.runner.interface import Runner
 
@@ -67,7 +67,7 @@ class Scheduler(EngineLoop):
                 f"{len(self._requests)} requests of this engine are not finished, so the one to "
                 f"{request.want} is not taken; wait for some of them."
             )
-        request.submitted_s = self._clock()
+        request.submitted_s = self.clock()
         self._requests[request] = None
         self.wake()
         return request
@@ -125,7 +125,8 @@ class Scheduler(EngineLoop):
     def forget(self, robot: str | None = None) -> None:
         """Cancel the action requests that have begun, of one robot or of all: the robot was moved in another
         way."""
-        self.cancel(*(request for request in self._chunks() if robot in (None, request.robot)))
+        chunks = (request for request in self.requests if request.want == ACT and request.begun)
+        self.cancel(*(request for request in chunks if robot in (None, request.robot)))
 
     def skip(self, robot: str = "") -> None:
         """Act on none of the robot's present frames."""
@@ -204,7 +205,7 @@ class Scheduler(EngineLoop):
                             self._rest(self.again_s)
                     except Exception:  # a request's own error is in the request; this must be seen
                         _LOG.exception("a step of the engine failed; it goes on")
-                        self._rest(self._clock() + FAILED_AGAIN_S)
+                        self._rest(self.clock() + FAILED_AGAIN_S)
             except BaseException as error:
                 for request in self.requests:
                     request.error = Cancelled(f"the engine's thread ended: {error!r}")
@@ -247,9 +248,7 @@ class Scheduler(EngineLoop):
     def _rest(self, until_s: float) -> None:
         """Return when something is posted, or at until_s, or after a while."""
         with suppress(Empty):
-            self._taken.append(
-                self._inbox.get(timeout=min(max(until_s - self._clock(), 0.0), LONGEST_WAIT_S))
-            )
+            self._taken.append(self._inbox.get(timeout=min(max(until_s - self.clock(), 0.0), LONGEST_WAIT_S)))
 
     def _wait_beside(self, over: Callable[[], bool]) -> None:
         """Return when over() is true or nobody steps, or after a while. Who steps calls over(): a thread that

@@ -48,7 +48,7 @@ def on(track: str) -> list[Event]:
 
 def test_micro_batches_follow_each_other_in_their_lane_by_the_schedulers_clock() -> None:
     engine = Engine(make_policy(), steps=2, staggered=2, slots=7)
-    engine.scheduler._clock = Seconds()
+    engine.scheduler.clock = Seconds()
     stream = FrameStream(engine)
     stamps = [STAMP_NS + number for number in range(3)]
     for stamp_ns in stamps:

@@ -177,19 +177,20 @@ class Lane:
                 return
             yield self.ahead.popleft()
 
-    def took(self, launched: Launched, ended_s: float) -> float:
-        """Seconds that a micro-batch took, whose results were waited for until ended_s. If it ran ahead that
-        is the device's time, because it may have ended before the wait."""
+    def end(self, launched: Launched, ended_s: float) -> float:
+        """Note that the results of a micro-batch were there at ended_s; returns its seconds. If it ran ahead
+        that is the device's time, because it may have ended before the wait."""
         took_s = ended_s - max(launched.began_s, self.ended_s)
         if launched.ahead_s is not None and launched.device is not None:
             device_s = launched.device.seconds()
             if device_s is not None:
                 took_s, ended_s = device_s, min(ended_s, max(launched.ahead_s, self.ended_s) + device_s)
         self.ended_s = ended_s
+        self._record(launched.batch, ended_s - took_s)
         return took_s
 
-    def note(self, batch: MicroBatch, began_s: float) -> None:
-        """Record on the timeline that a micro-batch ran here from then until `ended_s`."""
+    def _record(self, batch: MicroBatch, began_s: float) -> None:
+        """Put a micro-batch on the timeline, which ran from then until `ended_s`."""
         detail: list[str | int] = []
         for request in batch.requests:
             frame = request.result if request.want == OBSERVE else request.prefix

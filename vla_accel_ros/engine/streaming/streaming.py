@@ -105,7 +105,7 @@ class Streaming:
     def joints_came(self) -> None:
         """Newer joints arrived: a request that waits for them begins now instead of at the next poll."""
         if self._running and self._engine.policy.chain.takes_state:
-            self._grid.arrived(now_s := self._scheduler.now_s())
+            self._grid.arrived(now_s := self._scheduler.clock())
             if now_s >= self._grid.due_s:
                 self._scheduler.wake()
 
@@ -219,7 +219,7 @@ class Streaming:
         """Submit a text in which the model continues its own prompt, if it is due and there is room."""
         if self._language is None or not self._running or prefix.version == self._narrated:
             return
-        now_s, period_s = self._scheduler.now_s(), self._language.period_s
+        now_s, period_s = self._scheduler.clock(), self._language.period_s
         if now_s < self._narrate_s or not self._may_narrate():
             return
         due_s = self._narrate_s if now_s - self._narrate_s < period_s else now_s
