@@ -191,8 +191,9 @@ def switching(policy: Policy, arguments: Given) -> tuple[dict[str, Any], list[di
         partitioned = engine.runner.partitioned
         split = None if partitioned.split is None else str(partitioned.split)
         measured = [asdict(split_time) for split_time in partitioned.measured]
-        choices.append({"action_hz": rate_hz, "split": split, "why": partitioned.why, "measured": measured})
-        print(f"{rate_hz:5.0f} Hz: {partitioned.why}", flush=True)
+        reason = partitioned.reason
+        choices.append({"action_hz": rate_hz, "split": split, "why": reason, "measured": measured})
+        print(f"{rate_hz:5.0f} Hz: {reason}", flush=True)
     streams = engine.runner.partitioned.streams
     if streams is None or len(streams.splits) < 2:
         return {}, choices

@@ -127,7 +127,7 @@ def measure(
         streamed.begin()
         time.sleep(arguments.saturated)
         done, seconds = streamed.end()
-    reason = engine.runner.partitioned.why
+    reason = engine.runner.partitioned.reason
     alone_ms = {name: round(1e3 * cost, 4) for name, cost in costs.items()}
     rates_hz = {name: round(number / seconds, 2) for name, number in done.items()}
     return {**figures_of_run, "partition": reason, "alone_ms": alone_ms, "saturated": {"rates_hz": rates_hz}}

@@ -37,10 +37,10 @@ def test_a_machine_without_a_gpu_has_none_and_says_so(caplog: pytest.LogCaptureF
         for word, level in (("32:100", logging.WARNING), ("auto", logging.INFO)):
             made = Partitioned(EngineConfig(lanes=ALL_APART, partition=word), CPU, True)
             assert made.split is None and made.streams is None and not made.chooses
-            assert f"partition is '{word}', but the model runs on cpu" in made.why
+            assert f"partition is '{word}', but the model runs on cpu" in made.reason
             assert caplog.records[-1].levelno == level
-            assert caplog.records[-1].getMessage() == made.why
-    assert Partitioned(EngineConfig(lanes=ALL_APART), CPU, True).why == "", "nobody asked for one"
+            assert caplog.records[-1].getMessage() == made.reason
+    assert Partitioned(EngineConfig(lanes=ALL_APART), CPU, True).reason == "", "nobody asked for one"
 
 
 @pytest.mark.parametrize("word", ["32:100", "auto"])
@@ -60,16 +60,16 @@ def test_a_split_needs_captured_kernels_and_auto_does_without() -> None:
     with pytest.raises(ValueError, match="partition is '32:100'"):
         Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, False, Driver())
     made = Partitioned(EngineConfig(lanes=ALL_APART, partition="auto"), CUDA, False, Driver())
-    assert not made.chooses and "only the captured kernels" in made.why
+    assert not made.chooses and "only the captured kernels" in made.reason
     for lanes in (ONE, TEXT_APART):
         made = Partitioned(EngineConfig(lanes=lanes, partition="auto"), CUDA, True, Driver())
-        assert not made.chooses and f"lanes is '{lanes}', where frames and actions share" in made.why
+        assert not made.chooses and f"lanes is '{lanes}', where frames and actions share" in made.reason
 
 
 @pytest.mark.usefixtures("streams")
 def test_a_split_by_numbers_is_there_from_the_start() -> None:
     made = Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, True, Driver())
-    assert made.split == Split(32, 100) and made.why.startswith("partition: 32:100")
+    assert made.split == Split(32, 100) and made.reason.startswith("partition: 32:100")
     assert made.rule() is None, "nothing switches it"
     assert [make.args[-1] for make in made.ops().values()] == [32, 100]
     without = Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, True, Driver(missing=OLD))
@@ -101,7 +101,7 @@ class Device:
             else {(lane, split) for lane in ("action", "vision")}
         )
         assert split is None or names <= set(self.stages.partitions)
-        return Measured(split, 1e-3, 1e-3, frame_ms * 1e-3, action_ms * 1e-3)
+        return Measured(split, frame_ms * 1e-3, action_ms * 1e-3)
 
     def choose(self) -> None:
         self.made.choose(self.stages, cast(Any, None), 2, 20)
@@ -128,7 +128,7 @@ def test_auto_measures_the_candidates_and_takes_one(
     assert not made.chooses, "once"
     assert [one.split for one in made.measured] == list(TOOK_MS)
     assert made.split == Split(64, 68) and made.sets == (Split(32, 100), Split(64, 68))
-    assert [record.getMessage() for record in caplog.records] == [made.why]
+    assert [record.getMessage() for record in caplog.records] == [made.reason]
     used = [made.split for _ in made.each()]
     assert used == [Split(32, 100), Split(64, 68)], (
         "what may be switched to is captured, and the lanes' own last"
@@ -141,7 +141,7 @@ def test_auto_takes_none_where_that_is_better(monkeypatch: pytest.MonkeyPatch) -
     device = Device(monkeypatch, {**TOOK_MS, None: (6.0, 2.4)})
     device.choose()
     assert device.made.split is None and device.made.sets == ()
-    assert device.made.why.startswith("partition: auto takes none.")
+    assert device.made.reason.startswith("partition: auto takes none.")
     assert len(list(device.made.each())) == 1
 
 
@@ -158,7 +158,7 @@ def test_auto_takes_none_where_it_cannot_have_any(
     device.choose()
     assert device.made.split is None and device.made.sets == () and not device.made.chooses
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.getMessage() == device.made.why
+    assert warning.getMessage() == device.made.reason
 
 
 @pytest.mark.parametrize("staggered", [0, 3])

@@ -76,7 +76,7 @@ def test_lanes_of_actions_are_in_one_set_and_the_others_in_the_other() -> None:
     assert sms(made, driver) == {}, "without a split they are plain streams"
     assert [made.of(lane).priority for lane in ("action", "vision", "language")] == [-3, -2, -1]
     made.take(Split(32, 100))
-    assert made.split == Split(32, 100) and made.why.startswith("partition: 32:100 multiprocessors")
+    assert made.split == Split(32, 100) and made.reason.startswith("partition: 32:100 multiprocessors")
     assert sms(made, driver) == {"action": (32, -3), "vision": (100, -2), "language": (100, -1)}
 
 
@@ -127,9 +127,9 @@ def test_an_old_driver_has_priorities_and_one_warning(
     made.take(Split(32, 100))
     assert made.split is None and made.of("action").priority == -3
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.getMessage() == made.why
-    assert f"partition is '32:100', but this GPU driver has no {OLD}" in made.why
-    assert ("without priorities" in made.why) == (priorities == (0, 0))
+    assert warning.getMessage() == made.reason
+    assert f"partition is '32:100', but this GPU driver has no {OLD}" in made.reason
+    assert ("without priorities" in made.reason) == (priorities == (0, 0))
 
 
 @pytest.mark.usefixtures("streams")

@@ -107,7 +107,7 @@ def test_auto_measures_and_takes_one_or_none_with_the_same_bits(staggered: int) 
     plain = chunks(engine_of("pi05", staggered, "three"))
     engine = engine_of("pi05", staggered, "three", partition="auto", camera_hz=30.0, action_hz=1000.0)
     partitioned = engine.runner.partitioned
-    assert not partitioned.chooses and partitioned.why.startswith("partition: auto takes")
+    assert not partitioned.chooses and partitioned.reason.startswith("partition: auto takes")
     assert [one.split is None for one in partitioned.measured].count(True) == 1
     assert len(partitioned.measured) > 1
     for found, expected in zip(chunks(engine), plain, strict=True):

@@ -1,4 +1,4 @@
-"""How long frames and actions take alone and beside each other, which chooses a split."""
+"""How long frames and actions take beside each other, which chooses a split."""
 
 from __future__ import annotations
 
@@ -8,34 +8,32 @@ import threading
 import pytest
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.lanes.partitioned import RUNS, WARM_UPS, late, measure
+from vla_accel_ros.engine.lanes.partitioned import WARM_UPS, late, measure
 
 
-def test_times_alone_and_beside_each_other() -> None:
+def test_times_beside_each_other() -> None:
     acted: list[float] = []
     now = iter(range(10**9))
     found = measure(
         Split(32, 100), lambda: None, lambda: acted.append(0.0), lambda: float(next(now)), frames=4
     )
     assert found.split == Split(32, 100)
-    assert found.frame_s == found.action_s == 1.0, "alone nobody else reads the clock"
-    assert found.frame_beside_s >= 1.0 and found.action_beside_s >= 1.0
-    assert len(acted) >= 10
+    assert found.frame_s >= 1.0 and found.action_s >= 1.0
+    assert len(acted) >= WARM_UPS
 
 
 def test_what_fails_beside_each_other_is_told() -> None:
     calls, failing = itertools.count(), threading.Event()
-    alone = WARM_UPS + RUNS
 
     def action() -> None:
-        if next(calls) == alone:
+        if next(calls) == WARM_UPS:
             failing.set()
             raise RuntimeError("an action failed")
 
     seen = itertools.count()
 
     def frame() -> None:
-        assert next(seen) < alone or failing.wait(20.0)
+        assert next(seen) < WARM_UPS or failing.wait(20.0)
 
     with pytest.raises(RuntimeError, match="an action failed"):
         measure(None, frame, action, frames=1)

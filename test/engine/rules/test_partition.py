@@ -23,7 +23,7 @@ from vla_accel_ros.engine.rules.rules import LANES, Rules
 
 def came(split: Split | None, frame_ms: float, action_ms: float) -> Measured:
     """What a split came to beside each other; alone is of no account for the choice."""
-    return Measured(split, 1e-3, 1e-3, frame_ms * 1e-3, action_ms * 1e-3)
+    return Measured(split, frame_ms * 1e-3, action_ms * 1e-3)
 
 
 NONE = came(None, 6.5, 3.96)
@@ -53,15 +53,15 @@ def test_the_front_leaves_out_what_another_beats_in_both() -> None:
 def test_no_split_is_taken_where_both_rates_are_met_without() -> None:
     choice = choose(H200, 30.0, 60.0)
     assert (choice.split, choice.sets) == (None, ())
-    assert choice.why.startswith("partition: auto takes none.") and "6.5 ms" in choice.why
-    assert "with 100:32, a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.why
+    assert choice.reason.startswith("partition: auto takes none.") and "6.5 ms" in choice.reason
+    assert "with 100:32, a frame takes 18.1 ms and an action (p99) 2.0 ms" in choice.reason
 
 
 def test_a_split_is_taken_where_actions_would_be_late_without() -> None:
     choice = choose(H200, 30.0, 500.0)
     assert choice.split == Split(100, 32)
     assert choice.sets == (Split(100, 32),), "the others take more than twice as long as asked, or are beaten"
-    assert "auto takes 100:32" in choice.why and "without a split, a frame takes 6.5 ms" in choice.why
+    assert "auto takes 100:32" in choice.reason and "without a split, a frame takes 6.5 ms" in choice.reason
 
 
 def test_of_those_that_meet_the_rates_the_one_with_the_fastest_frames() -> None:
@@ -89,7 +89,7 @@ def test_a_choice_has_the_splits_of_the_front_for_more_load() -> None:
     choice = choose(FALLING, 30.0, 1e3 / 1.9)
     assert choice.split == Split(96, 36)
     assert choice.sets == (Split(32, 100), Split(64, 68), Split(96, 36))
-    assert choice.why.endswith("While several frames wait: down to 32:100.")
+    assert choice.reason.endswith("While several frames wait: down to 32:100.")
     tight = choose(FALLING, 30.0, 1e3 / 1.7)
     assert tight.sets == (Split(64, 68), Split(96, 36)), "3.5 ms are more than twice 1.7"
 

@@ -64,7 +64,7 @@ def test_a_partition_that_is_not_there_is_told(word: str, level: bytes, said: st
 
 def test_what_auto_measured_is_told() -> None:
     partitioned = Partitioned(EngineConfig(lanes=ALL_APART, partition="auto"), CPU, True)
-    partitioned.measured = tuple(Measured(split, 1e-3, 1e-3, 7e-3, 2e-3) for split in (None, Split(32, 100)))
+    partitioned.measured = tuple(Measured(split, 7e-3, 2e-3) for split in (None, Split(32, 100)))
     values = {value.key: value.value for value in of_partition(partitioned).values}
     assert values["frame, without [ms]"] == values["frame, 32:100 [ms]"] == "7"
     assert values["action p99, 32:100 [ms]"] == "2"

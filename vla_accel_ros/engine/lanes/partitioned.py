@@ -2,10 +2,10 @@
 
 A split given by numbers is made with the engine, and its kernels use the launch table that `vla tune --sms`
 found for so many multiprocessors, if there is one. "auto" needs the stages, so it measures in
-`Engine.prepare`: each candidate and no split, frames and actions alone, which shows what a side's
-multiprocessors are worth, and beside each other without a break. That is what a robot gets, and the only fair
-comparison with no split, where both share the GPU and an action waits for blocks of a frame. Its kernels use
-the same launch table whatever it takes, so chunks have the same bits with every split.
+`Engine.prepare`: each candidate and no split, frames and actions beside each other without a break. That is
+what a robot gets, and the only fair comparison with no split, where both share the GPU and an action waits
+for blocks of a frame. Its kernels use the same launch table whatever it takes, so chunks have the same bits
+with every split.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.ops import ops_for
 
 _CAPTURED = "only the captured kernels of a policy that acts by flow keep their multiprocessors"
-WARM_UPS, RUNS = 2, 8
+WARM_UPS = 2
 FRAMES = 24
 """Number of frames computed beside actions."""
 LATE = 0.99
@@ -48,7 +48,7 @@ class Partitioned:
     libcuda, None = the installed one.
 
     Attributes: streams, of the lanes, None with one lane or without a GPU; chooses, whether "auto" has yet to
-    choose; measured, what it chose from; why, one sentence about the split in use, "" if none was requested.
+    choose; measured, what it chose from; reason, one sentence about the split in use, "" without a request.
     Raises ValueError for a split that the policy or the device cannot have.
     """
 
@@ -61,7 +61,7 @@ class Partitioned:
             self.streams = LaneStreams(self._lanes, device, driver)
         self._rule: Partitions | None = None
         self.measured: tuple[Measured, ...] = ()
-        self.chooses, self.why = False, ""
+        self.chooses, self.reason = False, ""
         requested, split = config.partition, config.split
         if requested == NO_PARTITION:
             return
@@ -78,10 +78,10 @@ class Partitioned:
             self._ignore(f"lanes is '{config.lanes}', where frames and actions share a lane")
         elif split is not None:
             self.streams.take(split)
-            self.why = self.streams.why
+            self.reason = self.streams.reason
         else:
             self.chooses = True
-            self.why = "partition is 'auto', which chooses when the engine is prepared: none until then"
+            self.reason = "partition is 'auto', which chooses when the engine is prepared: none until then"
 
     @property
     def split(self) -> Split | None:
@@ -137,7 +137,7 @@ class Partitioned:
         if streams is None or len(self.sets) < 2:
             yield
             return
-        with _kept(streams):
+        with _restoring(streams):
             for split in (*(split for split in self.sets if split != streams.split), streams.split):
                 streams.use(split)
                 yield
@@ -149,28 +149,28 @@ class Partitioned:
         self.chooses = False
         sms = torch.cuda.get_device_properties(self._device).multi_processor_count
         try:
-            with _kept(streams):
-                tried = [self._measured(stages, actor, views, prompt)]
+            with _restoring(streams):
+                measured = [self._measured(stages, actor, views, prompt)]
                 for number in candidates(sms):
                     split = streams.add(Split(number, 1))
-                    if any(split == measured.split for measured in tried):
+                    if any(split == times.split for times in measured):
                         continue
                     stages.partitions.update(streams.named())
                     streams.use(split)
-                    tried.append(self._measured(stages, actor, views, prompt))
+                    measured.append(self._measured(stages, actor, views, prompt))
         except CannotDivide as error:
             streams.go_without(AUTO, error)
-            self.why = streams.why
+            self.reason = streams.reason
             return
         except torch.OutOfMemoryError as error:
-            self.why = f"partition: auto takes none, as the GPU has no room for graphs of splits ({error})"
-            _LOG.warning("%s", self.why)
+            self.reason = f"partition: auto takes none, as the GPU has no room for graphs of splits ({error})"
+            _LOG.warning("%s", self.reason)
             return
-        self.measured = tuple(tried)
-        choice = choose(tried, self._config.camera_hz, self._config.action_hz)
+        self.measured = tuple(measured)
+        choice = choose(measured, self._config.camera_hz, self._config.action_hz)
         streams.use(choice.split)
-        self._rule.sets, self.why = choice.sets, choice.why
-        _LOG.info("%s", self.why)
+        self._rule.sets, self.reason = choice.sets, choice.reason
+        _LOG.info("%s", self.reason)
 
     def _measured(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> Measured:
         streams = self.streams
@@ -198,15 +198,15 @@ class Partitioned:
 
             return measure(streams.split, frame, action)
 
-    def _ignore(self, why: str) -> None:
+    def _ignore(self, reason: str) -> None:
         """Use no split. Logs a warning if the split was given by numbers, which were meant for this
         machine."""
-        self.why = f"partition is '{self._config.partition}', but {why}: there is none"
-        _LOG.log(logging.INFO if self._config.split is None else logging.WARNING, "%s", self.why)
+        self.reason = f"partition is '{self._config.partition}', but {reason}: there is none"
+        _LOG.log(logging.INFO if self._config.split is None else logging.WARNING, "%s", self.reason)
 
 
 @contextmanager
-def _kept(streams: LaneStreams) -> Iterator[None]:
+def _restoring(streams: LaneStreams) -> Iterator[None]:
     """Restore the split in use after the block."""
     split = streams.split
     try:
@@ -229,15 +229,16 @@ def measure(
 ) -> Measured:
     """Returns the times of a split. frame, action: compute one, and return when it is finished. frame is
     called in this thread, action also in another, at the same time. Errors of either are raised here."""
-    alone = [statistics.median(_times(run, clock, RUNS)) for run in (frame, action)]
-    acted, failed, ended = [], [], threading.Event()
+    _times(frame, clock, WARM_UPS)
+    warm = _times(action, clock, WARM_UPS)
+    actions, errors, ended = list[float](), list[BaseException](), threading.Event()
 
     def act() -> None:
         try:
             while not ended.is_set():
-                acted.extend(_times(action, clock, 1, warm_ups=0))
+                actions.extend(_times(action, clock, 1))
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=act, name="actions beside frames")
     thread.start()
@@ -246,9 +247,9 @@ def measure(
     finally:
         ended.set()
         thread.join()
-    if failed:
-        raise failed[0]
-    return Measured(split, alone[0], alone[1], statistics.median(frame_times), late(acted or [alone[1]]))
+    if errors:
+        raise errors[0]
+    return Measured(split, statistics.median(frame_times), late(actions or warm[-1:]))
 
 
 def late(seconds: list[float]) -> float:
@@ -257,11 +258,7 @@ def late(seconds: list[float]) -> float:
     return ranked[min(len(ranked) - 1, int(LATE * len(ranked)))]
 
 
-def _times(
-    run: Callable[[], object], clock: Callable[[], float], count: int, warm_ups: int = WARM_UPS
-) -> list[float]:
-    for _ in range(warm_ups):
-        run()
+def _times(run: Callable[[], object], clock: Callable[[], float], count: int) -> list[float]:
     times = []
     for _ in range(count):
         began_s = clock()

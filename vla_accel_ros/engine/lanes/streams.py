@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 class LaneStreams:
     """lanes: lane -> kinds that run in it, highest priority first. driver: libcuda, None = the installed one.
 
-    Attributes: split, the one in use, None = none; why, one sentence about it, "" if none was requested.
+    Attributes: split, the one in use, None = none; reason, one sentence about it, "" if none was requested.
     """
 
     def __init__(self, lanes: Mapping[str, Sequence[str]], device: torch.device, driver: Any = None) -> None:
@@ -43,7 +43,7 @@ class LaneStreams:
             }
         }
         self.split: Split | None = None
-        self.why = ""
+        self.reason = ""
 
     @property
     def apart(self) -> bool:
@@ -102,16 +102,16 @@ class LaneStreams:
         """
         try:
             self.use(self.add(wanted))
-            self.why = f"partition: {self.split} multiprocessors (actions : the rest)"
-            _LOG.info("%s", self.why)
+            self.reason = f"partition: {self.split} multiprocessors (actions : the rest)"
+            _LOG.info("%s", self.reason)
         except CannotDivide as error:
             self.go_without(str(wanted), error)
 
     def go_without(self, wanted: str, error: CannotDivide) -> None:
         """Use no split, and log a warning."""
         self.use(None)
-        self.why = f"partition is '{wanted}', but {error}: {self._otherwise()}"
-        _LOG.warning("%s", self.why)
+        self.reason = f"partition is '{wanted}', but {error}: {self._otherwise()}"
+        _LOG.warning("%s", self.reason)
 
     def use(self, split: Split | None) -> None:
         """Switch to a split that has streams. Call it while nothing is computed. Raises KeyError if there are

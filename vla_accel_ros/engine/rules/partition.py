@@ -36,30 +36,27 @@ STEP = 8
 class Measured:
     """Times of a split in seconds; split None: without one.
 
-    frame_s: encode and prefill of a frame; action_s: from one chunk to the next, a staggered step or a whole
-    chunk; each alone on its side. frame_beside_s (median) and action_beside_s (99th percentile): while the
-    other side runs without a break.
+    frame_s: encode and prefill of a frame, the median; action_s: from one chunk to the next, a staggered step
+    or a whole chunk, the 99th percentile; each while the other side runs without a break.
     """
 
     split: Split | None
     frame_s: float
     action_s: float
-    frame_beside_s: float
-    action_beside_s: float
 
     def load(self, frame_hz: float, action_hz: float) -> float:
         """The share of its time that the busier side needs for these rates [Hz]; more than 1 is too much."""
-        return max(self.frame_beside_s * frame_hz, self.action_beside_s * action_hz)
+        return max(self.frame_s * frame_hz, self.action_s * action_hz)
 
 
 @dataclass(frozen=True)
 class Choice:
     """split: the split to use, None = none. sets: the splits between which equation 5 chooses at run time,
-    including `split`, by growing numbers for actions. why: one sentence for the log."""
+    including `split`, by growing numbers for actions. reason: one sentence for the log."""
 
     split: Split | None
     sets: tuple[Split, ...]
-    why: str
+    reason: str
 
 
 def candidates(multiprocessors: int) -> list[int]:
@@ -71,8 +68,8 @@ def candidates(multiprocessors: int) -> list[int]:
 def front(measured: Sequence[Measured]) -> list[Measured]:
     """The Pareto front of frame and action times, by growing time of a frame."""
     best: list[Measured] = []
-    for measurement in sorted(measured, key=lambda m: (m.frame_beside_s, m.action_beside_s)):
-        if not best or measurement.action_beside_s < best[-1].action_beside_s:
+    for measurement in sorted(measured, key=lambda m: (m.frame_s, m.action_s)):
+        if not best or measurement.action_s < best[-1].action_s:
             best.append(measurement)
     return best
 
@@ -83,8 +80,8 @@ def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> C
     best = front(measured)
     met = [measurement for measurement in best if measurement.load(frame_hz, action_hz) <= 1.0]
     if met:
-        fastest = min(met, key=lambda measurement: measurement.frame_beside_s)
-        better = plain.load(frame_hz, action_hz) > 1.0 or _gains(fastest.frame_beside_s, plain.frame_beside_s)
+        fastest = min(met, key=lambda measurement: measurement.frame_s)
+        better = plain.load(frame_hz, action_hz) > 1.0 or _gains(fastest.frame_s, plain.frame_s)
     else:
         fastest = min(best, key=lambda measurement: measurement.load(frame_hz, action_hz))
         better = _gains(fastest.load(frame_hz, action_hz), plain.load(frame_hz, action_hz))
@@ -95,7 +92,7 @@ def choose(measured: Sequence[Measured], frame_hz: float, action_hz: float) -> C
         for measurement in best
         if measurement.split is not None
         and measurement.split.actions < fastest.split.actions
-        and measurement.action_beside_s * action_hz <= PATIENCE
+        and measurement.action_s * action_hz <= PATIENCE
     ]
     down = f" While several frames wait: down to {min(fewer)}." if fewer else ""
     reason = (
@@ -165,7 +162,7 @@ def _compared(plain: Measured, measured: Sequence[Measured]) -> str:
 
 def _times(measured: Measured) -> str:
     setting = "without a split" if measured.split is None else f"with {measured.split}"
-    frame_ms, action_ms = measured.frame_beside_s * 1e3, measured.action_beside_s * 1e3
+    frame_ms, action_ms = measured.frame_s * 1e3, measured.action_s * 1e3
     return (
         f"{setting}, a frame takes {frame_ms:.1f} ms and an action (p99) {action_ms:.1f} ms beside each other"
     )

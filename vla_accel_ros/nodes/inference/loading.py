@@ -172,7 +172,7 @@ def choices(engine: Engine, load: Load) -> str:
     """The choices made for "auto" and by a goal, for the log: "cuda, bfloat16, captured stages; no goal"."""
     dtype = str(engine.policy.kv_dtype).removeprefix("torch.")
     how = "captured stages" if engine.config.fast else "plain torch"
-    reason = engine.runner.partitioned.why
+    reason = engine.runner.partitioned.reason
     options = described(load.config, engine.config)
     return f"{engine.policy.device.type}, {dtype}, {how}{reason and '; '}{reason}; {options}"
 

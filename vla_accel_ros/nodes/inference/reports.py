@@ -137,9 +137,9 @@ def of_partition(partitioned: Partitioned) -> DiagnosticStatus:
     }
     for measured in partitioned.measured:
         name = measured.split or "without"
-        values[f"frame, {name} [ms]"] = measured.frame_beside_s * 1e3
-        values[f"action p99, {name} [ms]"] = measured.action_beside_s * 1e3
-    words = partitioned.why or "no partition was requested"
+        values[f"frame, {name} [ms]"] = measured.frame_s * 1e3
+        values[f"action p99, {name} [ms]"] = measured.action_s * 1e3
+    words = partitioned.reason or "no partition was requested"
     return status("partition", WARN if partitioned.missing else OK, words, values)
 
 
