@@ -170,7 +170,7 @@ def test_a_question_that_waits_long_is_begun_whatever_is_urgent() -> None:
 
 def test_the_lane_is_told_when_to_ask_again() -> None:
     """A frame that is late may not come at all: who has text does not wait for it."""
-    text = TextInSlack()
+    text = TextInSlack(WholeChunks())
     assert text.wake_s([], 1.0) == math.inf == text.wake_s([acting()], 1.0)
     assert text.wake_s([asked(begun=True)], 0.0) == AGAIN_S
     assert text.wake_s([asked(submitted_s=1.0)], 1.0 + PATIENCE_S) == pytest.approx(1.0 + PATIENCE_S)

@@ -155,16 +155,13 @@ class StaggeredChunks(Chunks):
 
     def wake_s(self, ready: Requests, now_s: float) -> float:
         """When the chunk is due for which a step waits."""
-        return self._due_s if self._waits(ready, now_s) else math.inf
+        return self.busy_until_s(ready, now_s, 0.0)
 
     def busy_until_s(self, ready: Requests, now_s: float, part: float) -> float:
         """Until when other work may run while a step waits for a chunk; inf if none does."""
-        if not self._waits(ready, now_s):
+        if now_s >= self._due_s or not any(request.want == ACT for request in ready):
             return math.inf
         return self._due_s + part * (self._late_s - self._due_s)
-
-    def _waits(self, ready: Requests, now_s: float) -> bool:
-        return now_s < self._due_s and any(request.want == ACT for request in ready)
 
     def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         acts = [request for request in ready if request.want == ACT]

@@ -59,7 +59,7 @@ class Rules:
     ) -> None:
         self.plan, self._lanes, self._partitions = plan or Plan(), lanes, partitions
         self.overload = Overload(text_groups)
-        slack = (TextInSlack(text_groups, text_share, (first,)),) if text else ()
+        slack = (TextInSlack(first, text_groups, text_share),) if text else ()
         placing = () if partitions is None else (partitions,)
         mixed: tuple[Rule, ...] = (*placing, self.overload, first, *slack)
         alone: tuple[Rule, ...] = (*placing, self.overload, TextAlone())

@@ -12,7 +12,6 @@ share; new frames and their first chunks do not. In its own lane text waits for 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from vla_accel_ros.engine.request import (
     ACT,
@@ -52,11 +51,11 @@ def pause_s(plan: Plan, groups: int) -> float:
 
 
 class TextInSlack(Rule):
-    """Chooses text, after what the rules `before` it choose. groups: of a token. share: of the time that text
-    gets before further chunks."""
+    """Chooses text, after the rule `first` has chosen. groups: of a token. share: of the time that text gets
+    before further chunks."""
 
-    def __init__(self, groups: int = 1, share: float = 0.0, before: Sequence[Rule] = ()) -> None:
-        self.plan, self._groups, self._share, self._before = Plan(), groups, share, before
+    def __init__(self, first: Rule, groups: int = 1, share: float = 0.0) -> None:
+        self.plan, self._first, self._groups, self._share = Plan(), first, groups, share
         self._wrote_s: float | None = None
         self._earned_s, self._asked_s = 0.0, math.inf  # of the share, what text has not taken, as of then
         self._overdue = self._hurries = False  # text waits too long; the token in progress did
@@ -82,12 +81,8 @@ class TextInSlack(Rule):
         text = _text([request for request in ready if request.want == ASK], self._begun)
         if text is None:
             return None
-        until_s = due_s - MARGIN_S
-        for rule in self._before:  # a group of a token may end a little later
-            in_groups = self._groups > 1
-            until_s = min(
-                until_s, rule.busy_until_s(ready, now_s, LATE) if in_groups else rule.wake_s(ready, now_s)
-            )
+        part = LATE if self._groups > 1 else 0.0  # a group of a token may end a little later
+        until_s = min(due_s - MARGIN_S, self._first.busy_until_s(ready, now_s, part))
         at_once = text.stage == PREFILL and self._groups == 1
         goes = self._overdue or at_once or self._has_earned(lane, text, ready, now_s, due_s)
         return text if goes or self._fits(lane, text, until_s, now_s) else None

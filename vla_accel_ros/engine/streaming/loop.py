@@ -178,9 +178,8 @@ class Loop:
         self._record = LoopRecord(name, rate_hz, clock)
         self._due: float | None = None
         self._patience = self._early = 0.0  # of the last run; the due time's lead over the input
-        self._came: deque[float] = deque(
-            maxlen=WAITS
-        )  # delay of the input after the last runs were due; < 0: before
+        # Of the last runs, how long after they were due the input came; < 0: before.
+        self._delays_s: deque[float] = deque(maxlen=WAITS)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -222,7 +221,7 @@ class Loop:
             raise RuntimeError(f"the loop '{self.name}' is running already; stop it first.")
         self._stopping.clear()
         self._due = None
-        self._came.clear()
+        self._delays_s.clear()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
@@ -260,22 +259,22 @@ class Loop:
         if self._patience > 0.0:
             self._awaited.wait(self._patience, self._stopping.is_set)
         begin = self._clock()
-        self._came.append(begin - now - self._awaited.age_s())
+        self._delays_s.append(begin - now - self._awaited.age_s())
         return begin
 
     def _shift(self) -> float:
         """How far to move the grid [s], so that the input comes within lead_s of its best time."""
-        if self._awaited is None or len(self._came) < WAITS:
+        if self._awaited is None or len(self._delays_s) < WAITS:
             return 0.0
         period, lead = 1.0 / self.rate_hz, self._awaited.lead_s
         best = lead if self._patience > 2.0 * lead else -lead  # after the loop is due
         self._early = max(best, 0.0)
-        earliest, latest = min(self._came), max(self._came)
+        earliest, latest = min(self._delays_s), max(self._delays_s)
         if earliest > best + lead:
-            self._came.clear()
+            self._delays_s.clear()
             return earliest - best
         if -period < earliest and latest < best - lead:
-            self._came.clear()
+            self._delays_s.clear()
             return -min(best - latest, EARLIER * period)
         return 0.0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -113,32 +113,30 @@ class Results:
             self._thread.join()
         self.waiting.clear()
 
-    def give(self, port: Port, *what: object) -> None:
-        """Queue a result for delivery."""
+    def give(self, port: Port, *arguments: object) -> None:
+        """Queue a result for delivery. It replaces the older state of the same answer, or the oldest result
+        of its receiver if too many wait, which is lost."""
+        result = arguments[0]
         with self._come:
-            if isinstance(what[0], Chunk):
-                if what[0].request_id < self._newest:
+            if isinstance(result, Chunk):
+                if result.request_id < self._newest:
                     self._missed("action")
                     return
-                self._newest = what[0].request_id
-            old, lost = self._replaced(port, what[0])
-            if old or lost:
-                dropped = {id(result) for result in (*old, *lost)}
-                self.waiting = deque(result for result in self.waiting if id(result) not in dropped)
-            self.waiting.append((port, what))
+                self._newest = result.request_id
+            same = [index for index, (receiver, _) in enumerate(self.waiting) if receiver == port]
+            older = [index for index in same if self._continues(result, index)]
+            lost = [] if older or len(same) < MOST_UNDELIVERED else same[:1]
+            for index in (*older, *lost):
+                del self.waiting[index]
+            self.waiting.append((port, arguments))
             self._come.notify_all()
-        if lost and isinstance(what[0], Chunk | Text):
-            self._missed(_name(what[0]))
+        if lost and isinstance(result, Chunk | Text):
+            self._missed(_name(result))
 
-    def _replaced(self, port: Port, what: object) -> tuple[Sequence[Undelivered], Sequence[Undelivered]]:
-        """The waiting results that this one replaces: older states of the same answer; and those that are
-        lost because the queue is full."""
-        same = [result for result in self.waiting if result[0] == port]
-        if isinstance(what, Text):
-            old = [result for result in same if cast(Text, result[1][0]).request_id == what.request_id]
-            if old:
-                return old, ()
-        return (), same[: max(0, len(same) + 1 - MOST_UNDELIVERED)]
+    def _continues(self, result: object, index: int) -> bool:
+        """Whether it is a newer state of the answer that waits there."""
+        waiting = self.waiting[index][1][0]
+        return isinstance(result, Text) and cast(Text, waiting).request_id == result.request_id
 
     def _run(self) -> None:
         while True:
@@ -146,11 +144,11 @@ class Results:
                 self._come.wait_for(lambda: self.waiting or not self._delivers())
                 if not self._delivers():
                     return
-                port, what = self.waiting.popleft()
+                port, arguments = self.waiting.popleft()
             try:
-                port(*what)
+                port(*arguments)
             except Exception as error:
-                self._undeliverable(_name(what[0]), error)
+                self._undeliverable(_name(arguments[0]), error)
 
     def _delivers(self) -> bool:
         """Whether the calling thread is to deliver; a receiver may have stopped and started the stream."""
@@ -163,5 +161,5 @@ class Results:
             _LOG.exception("%s goes on, but its error could not be reported", name)
 
 
-def _name(what: object) -> str:
-    return "language" if isinstance(what, Text) else "action"
+def _name(result: object) -> str:
+    return "language" if isinstance(result, Text) else "action"

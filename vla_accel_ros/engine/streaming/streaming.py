@@ -68,7 +68,7 @@ class Streaming:
         self._records = {"action": LoopRecord("action", action.rate_hz)}
         if engine.policy.chain.answers:
             self._records["language"] = LoopRecord("language", language.rate_hz if language else 0.0)
-        # The waiting action requests by Request.first: one for everything, or one each for first and further
+        # The waiting action requests by Act.first: one for everything, or one each for first and further
         # chunks.
         self._next: dict[bool | None, Request] = {}
         self._firsts = (True, False) if engine.config.staggering == FRESH_FIRST else (None,)
@@ -173,9 +173,8 @@ class Streaming:
         for first in self._firsts:
             self._want_chunk(first)
 
-    def _want_chunk(self, first: bool | None = None) -> None:
-        """Submit the request for the next chunk, which waits for something new to act on; see
-        Request.first."""
+    def _want_chunk(self, first: bool | None) -> None:
+        """Submit the request for the next chunk, which waits for something new to act on; see Act.first."""
         chunking = self._chunking
         wish = Act(
             first=first,
@@ -202,10 +201,9 @@ class Streaming:
             self._want_chunk(first)
         if not request.finished or request.cancelled:
             return
-        if request.error is not None:
-            self._results.give(self._ports.on_error, "action", request.error)
-            return
         try:
+            if request.error is not None:
+                raise request.error
             request.result = self._ports.limit(cast(Chunk, request.result), request.instruction)
         except Exception as error:
             self._results.give(self._ports.on_error, "action", error)
