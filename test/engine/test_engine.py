@@ -12,7 +12,6 @@ from guiding import guidance_to
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.flow.rtc import Guidance
 from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.policy import Policy
@@ -290,12 +289,7 @@ def test_a_chunk_is_made_of_the_state_that_it_records() -> None:
 def test_a_prefix_of_another_engine_is_refused(policy: Policy) -> None:
     engine, other = Engine(policy), Engine(policy)
     with engine.observe(make_observation()) as prefix, other.observe(make_observation(1)):
-        scheduler = other.scheduler
-
-        def reword(prefix: Prefix) -> object:
-            return scheduler.wait(scheduler.submit(Request(Reword(question="reach"), prefix=prefix)))
-
-        for use in (other.act, other.ask, lambda prefix: other.ask(prefix, "reach"), reword):
+        for use in (other.act, other.ask, lambda prefix: other.ask(prefix, "reach")):
             with pytest.raises(ValueError, match="prefix 0 is another engine's"):
                 use(prefix)
         engine.act(prefix)

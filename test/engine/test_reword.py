@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import Request, Reword
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.types import Observation
 
@@ -52,10 +51,13 @@ def keys(engine: Engine, prefix: Prefix) -> Tensor:
 
 def reworded(engine: Engine, prefix: Prefix, words: str) -> Prefix:
     """The same frame with other words."""
-    request = Request(Reword(question=words), prefix=prefix)
-    result = engine.scheduler.wait(engine.scheduler.submit(request)).result
-    assert isinstance(result, Prefix)
-    return result
+    frame = engine.runner.prefixes.hold(prefix)
+    try:
+        with torch.inference_mode():
+            return engine.runner._reworded(frame, words)
+    except BaseException:
+        frame.release()
+        raise
 
 
 def count_encodings(engine: Engine) -> Callable[[], int]:

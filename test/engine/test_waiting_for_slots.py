@@ -9,22 +9,17 @@ from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
-from vla_accel_ros.engine.request import ASK, OBSERVE, REWORD, Ask, Observe, Request, Reword, Waits, Wish
+from vla_accel_ros.engine.request import ASK, OBSERVE, Ask, Observe, Request, Waits, Wish
 
 QUESTIONS = [f"what is {thing}" for thing in ("red", "blue", "green", "there", "red red", "blue blue")]
 
 
-@pytest.mark.parametrize("want", [OBSERVE, ASK, REWORD])
+@pytest.mark.parametrize("want", [OBSERVE, ASK])
 def test_what_waits_for_room_begins_once_a_slot_is_free(want: str) -> None:
     engine = Engine(make_policy("pi0"), steps=2)
     held = [engine.observe(make_observation(number)) for number in range(engine.config.slots)]
     seen = make_observation(9) if want == OBSERVE else None
-    wishes: dict[str, Wish] = {
-        OBSERVE: Observe(seen),
-        ASK: Ask(QUESTIONS[0], 2),
-        REWORD: Reword(QUESTIONS[0]),
-    }
-    wish = wishes[want]
+    wish: Wish = Observe(seen) if want == OBSERVE else Ask(QUESTIONS[0], 2)
     at_once = engine.scheduler.submit(Request(wish))
     with pytest.raises(PoolExhausted):
         engine.scheduler.wait(at_once)

@@ -16,13 +16,12 @@ from vla_accel_ros.engine.request import (
     Observe,
     Pace,
     Request,
-    Reword,
     Waits,
     Wish,
 )
 from vla_accel_ros.engine.scheduler import Scheduler
 
-WISHES: dict[str, Callable[..., Wish]] = {wish.want: wish for wish in (Observe, Act, Ask, Reword)}
+WISHES: dict[str, Callable[..., Wish]] = {wish.want: wish for wish in (Observe, Act, Ask)}
 
 
 def make_request(

@@ -4,7 +4,7 @@ A request is a chain of micro-requests, which the family declares (models.micro_
 one, so a request can pause between any two and go on later. A micro-batch is one stage of one or more
 requests; what follows in a frame and is kept as long may be computed with it.
 
-What is wanted is a wish, which is frozen: `Observe`, `Act`, `Ask` or `Reword`. When the request begins, its
+What is wanted is a wish, which is frozen: `Observe`, `Act` or `Ask`. When the request begins, its
 wish is replaced once by one that has the newest observation or joints. Everything else that changes is in
 the request, and is set in the loop.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # rules plan with requests where there is no torch
     from vla_accel_ros.models.flow.rtc import Guidance
     from vla_accel_ros.models.text.decoding import Sampling
 
-OBSERVE, ACT, ASK, REWORD = "observe", "act", "ask", "reword"
+OBSERVE, ACT, ASK = "observe", "act", "ask"
 __all__ = ["DECODE", "DENOISE", "ENCODE", "PREFILL"]
 _LOG = logging.getLogger(__name__)
 WHOLE = "whole"
@@ -163,16 +163,7 @@ class Ask:
     stop: Sequence[str] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Reword:
-    """Compute a frame's prefix again with other words."""
-
-    want: ClassVar[str] = REWORD
-    stage: ClassVar[str] = PREFILL
-    question: str | None = None
-
-
-Wish = Observe | Act | Ask | Reword
+Wish = Observe | Act | Ask
 
 
 @dataclass(eq=False)
@@ -186,11 +177,10 @@ class Request:
     on_progress: called in the loop after each micro-batch that advanced the request, including the last, and
         once when it is cancelled. It may submit and cancel, but not wait.
 
-    stage: the next one. kind: which part of the runner computes it: OBSERVE, ACT, WHOLE or ASK (also for
-    REWORD); two micro-batches of one kind never run at once. number: in order of beginning. instruction: the
-    frame's. fresh: nobody acted on the frame before. partial: only some groups of layers of its next token
-    are launched. tokens: ids so far. result: a Prefix, a Chunk, or the text so far. progress: of who computes
-    it.
+    stage: the next one. kind: which part of the runner computes it: OBSERVE, ACT, WHOLE or ASK; two
+    micro-batches of one kind never run at once. number: in order of beginning. instruction: the frame's.
+    fresh: nobody acted on the frame before. partial: only some groups of layers of its next token are
+    launched. tokens: ids so far. result: a Prefix, a Chunk, or the text so far. progress: of who computes it.
     """
 
     wish: Wish
@@ -216,11 +206,11 @@ class Request:
     progress: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.stage, self.kind = self.wish.stage, ASK if self.want == REWORD else self.want
+        self.stage, self.kind = self.wish.stage, self.want
 
     @cached_property
     def want(self) -> str:
-        """OBSERVE, ACT, ASK or REWORD. Rules ask hundreds of times a micro-batch."""
+        """OBSERVE, ACT or ASK. Rules ask hundreds of times a micro-batch."""
         return self.wish.want
 
     @property
@@ -292,8 +282,6 @@ class Request:
 
 
 Requests = Sequence[Request]
-FRAMES = (OBSERVE, REWORD)
-"""What those want that compute the prefix of a frame."""
 
 
 def by_priority(requests: Requests) -> list[Request]:

@@ -25,7 +25,6 @@ from vla_accel_ros.engine.request import (
     LAUNCHED,
     OBSERVE,
     PREFILL,
-    REWORD,
     RUNNING,
     WHOLE,
     MicroBatch,
@@ -226,8 +225,6 @@ class SimulatedRunner:
                 continue
             if request.want == ACT:
                 request.finish(f"{ACT} {request.number}")
-            elif request.want == REWORD:
-                request.finish(self.prefixes.hold(request.frame))
             elif request.observation is not None:
                 slot, request.progress = request.progress[0], None
                 request.finish(self.prefixes.publish(slot, request.observation, NOBODY, 2, 1))

@@ -23,13 +23,11 @@ from vla_accel_ros.engine.request import (
     ENCODE,
     OBSERVE,
     PREFILL,
-    REWORD,
     Act,
     Ask,
     MicroBatch,
     Observe,
     Request,
-    Reword,
     Status,
     Waits,
 )
@@ -100,10 +98,6 @@ class TestWholeChunks:
         newer = Request(Act(), prefix=replace(prefix, version=4))
         newer.submitted_s = 9.0
         assert chosen(policy, newer, see) == (newer,)
-
-    def test_other_words_of_a_frame_are_a_prefill(self) -> None:
-        reword = Request(Reword())
-        assert WholeChunks().next("main", (reword,), 0.0) == MicroBatch(PREFILL, (reword,))
 
     def test_nothing_ready_is_nothing_to_do(self) -> None:
         assert WholeChunks().next("main", (), 0.0) is None
@@ -226,8 +220,8 @@ def _told_otherwise(old: Request, new: Request, words: str) -> bool:
 
 
 def test_a_request_begins_with_the_first_stage_of_its_wish() -> None:
-    stages = {wish.want: Request(wish).stage for wish in (Observe(), Act(), Ask(), Reword())}
-    assert stages == {OBSERVE: ENCODE, ACT: DENOISE, ASK: PREFILL, REWORD: PREFILL}
+    stages = {wish.want: Request(wish).stage for wish in (Observe(), Act(), Ask())}
+    assert stages == {OBSERVE: ENCODE, ACT: DENOISE, ASK: PREFILL}
 
 
 def test_a_request_stays_small() -> None:

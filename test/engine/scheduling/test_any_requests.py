@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduled import System
 
 from vla_accel_ros.engine.kv.prefixes import Prefix
-from vla_accel_ros.engine.request import ACT, ASK, DENOISE, PREFILL, REWORD, Act, MicroBatch, Request, Waits
+from vla_accel_ros.engine.request import ACT, ASK, DENOISE, PREFILL, Act, MicroBatch, Request, Waits
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks
 from vla_accel_ros.engine.rules.rule import Rule
 from vla_accel_ros.engine.rules.tokens import TokenFrames
@@ -56,10 +56,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 ASK, robot=robot, waits=Waits.ROOM if waits else Waits.NOTHING, on_progress=self.progress
             )
         )
-
-    @rule(robot=st.sampled_from("ab"))
-    def reword(self, robot: str) -> None:
-        self.keep(self.system.submit(REWORD, robot=robot, question="put", on_progress=self.progress))
 
     @rule(times=st.integers(1, 4), later_s=st.sampled_from((0.0, 0.3)))
     def step(self, times: int, later_s: float) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from vla_accel_ros.engine.request import DENOISE, FRAMES, MicroBatch, Requests
+from vla_accel_ros.engine.request import DENOISE, OBSERVE, MicroBatch, Requests
 from vla_accel_ros.engine.rules.chunks import Chunks, WholeChunks
 from vla_accel_ros.engine.rules.rule import Rule, Setup
 from vla_accel_ros.engine.rules.throughput import chunks_of, frames_of
@@ -43,7 +43,7 @@ class Batches(Chunks):
         whole, begun, waiting = chunks_of(ready, self._later(ready))
         if whole is not None:
             return whole
-        frames = sum(request.want in FRAMES for request in ready)
+        frames = sum(request.want == OBSERVE for request in ready)
         chunks = len(begun) + len(waiting)
         size = self._size(frames + chunks)
         passed = self._passed >= size + 2 * self._together  # nobody acts on these frames

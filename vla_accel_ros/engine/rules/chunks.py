@@ -30,7 +30,6 @@ from vla_accel_ros.engine.request import (
     ACT,
     ASK,
     DENOISE,
-    FRAMES,
     OBSERVE,
     WAITING,
     MicroBatch,
@@ -79,7 +78,7 @@ class Chunks(Rule):
         repeated = [request for request in ready if self._acts_again(request)]
         if not repeated:
             return set()
-        frames = [request for request in ready if request.want in FRAMES]
+        frames = [request for request in ready if request.want == OBSERVE]
         chunks = [
             request
             for request in ready
@@ -242,8 +241,8 @@ class StaggeredChunks(Chunks):
 
 
 def next_frame(ready: Requests) -> MicroBatch | None:
-    """Continue the frame in progress, else observe the next frame or compute one again with other words."""
-    frames = [request for request in ready if request.want in FRAMES]
+    """Continue the frame in progress, else observe the next frame."""
+    frames = [request for request in ready if request.want == OBSERVE]
     if not frames:
         return None
     frame = min(frames, key=lambda request: (request.status is WAITING, -request.priority))

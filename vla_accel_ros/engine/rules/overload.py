@@ -145,7 +145,7 @@ class Overload(Rule):
         level = self.rung.level
         if request.want == ASK:
             return level != NONE and not request.partial and now_s < self._until_s(request)
-        if request.want not in self._late or request.status is not WAITING:
+        if request.status is not WAITING:
             return False
         if request.want == ACT:
             is_held = request.stream and not request.fresh and now_s < self._until_s(request)

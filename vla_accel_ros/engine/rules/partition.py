@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from vla_accel_ros.engine.config import Split
-from vla_accel_ros.engine.request import ASK, FRAMES, PREFILL, MicroBatch, Request, Requests
+from vla_accel_ros.engine.request import ASK, OBSERVE, PREFILL, MicroBatch, Request, Requests
 from vla_accel_ros.engine.rules.chunks import in_progress
 from vla_accel_ros.engine.rules.rule import Rule
 
@@ -148,7 +148,7 @@ class Partitions(Rule):
 
 
 def _computes_prefix(request: Request) -> bool:
-    return request.want in FRAMES or (request.want == ASK and request.stage == PREFILL)
+    return request.want == OBSERVE or (request.want == ASK and request.stage == PREFILL)
 
 
 def _gains(time: float, otherwise: float) -> bool:

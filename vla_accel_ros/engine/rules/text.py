@@ -24,7 +24,7 @@ from vla_accel_ros.engine.request import (
     Request,
     Requests,
 )
-from vla_accel_ros.engine.rules.chunks import in_progress, next_frame
+from vla_accel_ros.engine.rules.chunks import in_progress
 from vla_accel_ros.engine.rules.rule import Plan, Rule
 
 PATIENCE_S = 0.2
@@ -132,14 +132,12 @@ class TextInSlack(Rule):
 
 
 class TextAlone(Rule):
-    """Text in a lane where only a frame that is computed again for it has priority."""
+    """Text in a lane of its own."""
 
     def __init__(self) -> None:
         self._begun = 0  # answers since the last token
 
     def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
-        if (frame := next_frame(ready)) is not None:
-            return frame
         return _text([request for request in ready if request.want == ASK], self._begun)
 
     def chose(self, lane: str, batch: MicroBatch, now_s: float) -> None:

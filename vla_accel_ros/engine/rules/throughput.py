@@ -18,7 +18,7 @@ from itertools import takewhile
 from vla_accel_ros.engine.request import (
     ACT,
     DENOISE,
-    FRAMES,
+    OBSERVE,
     WAITING,
     MicroBatch,
     Request,
@@ -49,7 +49,7 @@ class Throughput(Chunks):
         frames = frames_of(ready, self._together)
         if frames is not None or lane == self._lane:
             self._lane = lane
-            self._seen = tuple(request for request in ready if request.want in FRAMES)
+            self._seen = tuple(request for request in ready if request.want == OBSERVE)
         self._holds = False
         passed = self._passed >= self._begins + 2 * self._together  # nobody acts on these frames
         if len(waiting) < self._begins and not (passed and (begun or waiting)):
@@ -70,7 +70,7 @@ def chunks_of(ready: Requests, later: set[Request]) -> tuple[MicroBatch | None, 
     """Returns a chunk that is denoised whole, if any, which goes before everything else; chunks that have
     begun in seats; and chunks that wait for a seat. Not those that wait for frames: a stream's further chunks
     of a frame, and those that come `later`."""
-    if any(request.want in FRAMES for request in ready):
+    if any(request.want == OBSERVE for request in ready):
         further = [request for request in ready if request.status is WAITING and not request.fresh]
         later |= {request for request in further if request.stream}
     acts = by_priority([request for request in ready if request.want == ACT and request not in later])
@@ -82,8 +82,8 @@ def chunks_of(ready: Requests, later: set[Request]) -> tuple[MicroBatch | None, 
 
 def frames_of(ready: Requests, most: int) -> MicroBatch | None:
     """The next frames to compute, up to `most` with the same number of images, rounded down to a power of
-    two. A request for other words is computed alone."""
-    waiting = by_priority([request for request in ready if request.want in FRAMES])
+    two."""
+    waiting = by_priority([request for request in ready if request.want == OBSERVE])
     if not waiting:
         return None
     first, images = waiting[0], _images(waiting[0])

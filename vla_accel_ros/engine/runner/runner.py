@@ -41,7 +41,6 @@ from vla_accel_ros.engine.request import (
     ASK,
     DECODE,
     OBSERVE,
-    REWORD,
     WHOLE,
     MicroBatch,
     Request,
@@ -212,7 +211,7 @@ class ModelRunner:
     def first_stage(self, request: Request) -> str:
         if request.want == ACT:
             return self.actor.first_stage(request)
-        if request.want in (ASK, REWORD) and self.text is None:
+        if request.want == ASK and self.text is None:
             kind = self.policy.config.kind
             packs = isinstance(self.actor, PackedTokenActor)
             if self.policy.chain.decodes and not packs:
@@ -340,19 +339,15 @@ class ModelRunner:
                 self.text.prepare(slot, 1, self.prefill.last_hidden(slot, 1))
 
     def _prefill(self, request: Request) -> Callable[[], None] | None:
-        """Compute a frame's prefix or its next group, the frame with other words, or the beginning of an
-        answer."""
+        """Compute a frame's prefix or its next group, or the beginning of an answer."""
         with torch.inference_mode():
             if request.want == OBSERVE:
                 return self.frames.run(request)
             prefix = request.frame
-            question = request.ask.question  # also of a request for other words
+            question = request.ask.question
             if question is not None and question != prefix.instruction:
                 request.prefix = prefix = self._reworded(prefix, question)
                 request.instruction = prefix.instruction
-            if request.want == REWORD:
-                request.finish(self.prefixes.hold(prefix))
-                return None
             assert self.text is not None
             self.text.begin(request, self.prefill.last_hidden(prefix.slot, prefix.n_tokens))
             request.stage = DECODE
