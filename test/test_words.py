@@ -32,7 +32,7 @@ LIMITS = {
     "bench": 0.02,
     "contract": 0.01,
     "control": 0.01,
-    "engine": 0.05,
+    "engine": 0.01,
     "fleet": 0.01,
     "kernels": 0.01,
     "models": 0.01,
@@ -45,7 +45,7 @@ LIMITS = {
     "tools": 0.02,
     "wire": 0.01,
 }
-"""Room -> the greatest share of vague names. They end at 0.01 for every room, and 0.05 for engine."""
+"""Room -> the greatest share of vague names. They end at 0.01 for every room."""
 
 MOST_LINES = 350
 LONGER = {

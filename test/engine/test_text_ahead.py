@@ -103,7 +103,7 @@ def test_a_token_is_said_when_it_is_waited_for_and_groups_are_launched_behind_ea
         assert request.partial == (group < GROUPS - 1) and request.launched == (group == GROUPS - 1)
         assert len(request.tokens) == 1
     *_, before, last = engine.scheduler.lanes[0].ahead
-    assert last.batch.requests == (request,) and request not in last.told and request in before.told
+    assert last.batch.requests == (request,) and request not in last.reported and request in before.reported
     for count in (1, 1, 2):
         assert engine.scheduler.step() == (request,) and len(request.tokens) == count, "nothing to launch"
     assert not request.launched and not engine.scheduler.lanes[0].ahead

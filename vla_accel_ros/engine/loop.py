@@ -186,8 +186,8 @@ class EngineLoop:
             if launched.is_first:
                 self._cancel_older(batch.requests[0], launched=False)
             if launched.is_followed:
-                launched.told = tuple(request for request in batch.requests if request.status is RUNNING)
-                for request in launched.told:
+                launched.reported = tuple(request for request in batch.requests if request.status is RUNNING)
+                for request in launched.reported:
                     request.report()
 
     def _wait_for_results(self, lanes: Sequence[Lane]) -> Sequence[Request]:
@@ -222,7 +222,7 @@ class EngineLoop:
                 stream.on_ran(batch, began_s)
         finally:
             for request in present:
-                if request.finished or request not in launched.told:
+                if request.finished or request not in launched.reported:
                     request.report()
         return batch.requests
 
@@ -289,8 +289,8 @@ class EngineLoop:
 
     def _chunks_beside(self, chunk: Request) -> list[Request]:
         """The other chunks in progress of the same robot's stream."""
-        others = (request for request in self.requests if request.robot == chunk.robot)
-        return [r for r in others if r.want == ACT and r.stream and r.begun and r is not chunk]
+        requests = (request for request in self.requests if request.robot == chunk.robot)
+        return [r for r in requests if r.want == ACT and r.stream and r.begun and r is not chunk]
 
     def _cancel_other_instructions(self, new: Request) -> None:
         """Cancel the chunks of a robot's stream for another instruction than the new one's, now: nobody wants

@@ -60,11 +60,11 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError for options that the policy does not support."""
     kind, device, dtype = policy.config.kind, policy.device, policy.kv_dtype
     check(config.precision, config.fast, device, dtype)
-    held, wanted = given_as(policy.model), called(config.precision, config.calibration)
-    if held and (config.keep_exact or held != {wanted}):
+    stored, required = given_as(policy.model), called(config.precision, config.calibration)
+    if stored and (config.keep_exact or stored != {required}):
         raise ValueError(
-            f"keep_exact is {str(config.keep_exact).lower()} and precision {wanted}, but this "
-            f"policy has some weights in {' and '.join(sorted(held))} alone, since it was loaded so or for "
+            f"keep_exact is {str(config.keep_exact).lower()} and precision {required}, but this "
+            f"policy has some weights in {' and '.join(sorted(stored))} alone, since it was loaded so or for "
             "another engine; take keep_exact false and that precision, or load it again."
         )
     offload.check(offload_share(config.offload), config.fast, device)
@@ -147,23 +147,23 @@ def check_options(policy: AnyPolicy, config: EngineConfig) -> None:
 
 def _check_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError if frames cannot be computed in that many groups of layers."""
-    given, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
+    refusal, model = f"prefill_groups is {config.prefill_groups}, but", policy.model
     if type(model) not in FLOWS:
-        raise ValueError(f"{given} frames of a {policy.config.kind} policy are computed whole; use 1.")
+        raise ValueError(f"{refusal} frames of a {policy.config.kind} policy are computed whole; use 1.")
     if not config.fast:
-        raise ValueError(f"{given} plain torch computes frames whole; set fast to true, or use 1.")
+        raise ValueError(f"{refusal} plain torch computes frames whole; set fast to true, or use 1.")
     layers = model.config.vision.depth + model.config.prefix.depth
     if config.prefill_groups > layers:
-        raise ValueError(f"{given} the model has {layers} layers; give at most as many.")
+        raise ValueError(f"{refusal} the model has {layers} layers; give at most as many.")
 
 
 def _check_text_groups(policy: AnyPolicy, config: EngineConfig) -> None:
     """Raise ValueError if tokens of text cannot be computed in that many groups of layers."""
-    given = f"text_groups is {config.text_groups}, but"
+    refusal = f"text_groups is {config.text_groups}, but"
     if policy.chain.acts != DENOISE or not (policy.chain.decodes and has_kernels(policy)):
-        raise ValueError(f"{given} a {policy.config.kind} policy computes its text at once; use 1.")
+        raise ValueError(f"{refusal} a {policy.config.kind} policy computes its text at once; use 1.")
     if not config.fast:
-        raise ValueError(f"{given} plain torch computes tokens at once; set fast to true, or use 1.")
+        raise ValueError(f"{refusal} plain torch computes tokens at once; set fast to true, or use 1.")
     layers = policy.config.prefix.depth
     if config.text_groups > layers:
-        raise ValueError(f"{given} the model has {layers} layers of text; give at most as many.")
+        raise ValueError(f"{refusal} the model has {layers} layers of text; give at most as many.")

@@ -45,18 +45,18 @@ def tokens_of(policy: AnyPolicy) -> int:
 class Robots:
     """The robots of one engine, by name. Safe to use from several threads, also while the engine runs.
 
-    own: serves the name "", and every name as long as no robot was described. given: robots known from the
+    own: serves the name "", and every name as long as no robot was described. described: robots from the
     start. A policy that acts by tokens has room for the tokens of the longest action among these, so a robot
     with more joints cannot be added later. Raises ValueError as `add` does.
     """
 
-    def __init__(self, own: Embodiment, given: Mapping[str, Embodiment] | None = None) -> None:
+    def __init__(self, own: Embodiment, described: Mapping[str, Embodiment] | None = None) -> None:
         self.own, self._lock = own, threading.Lock()
         self._known: dict[str, Embodiment] = {}
         self._several = False
-        given = given or {}
-        self.most_tokens = max(tokens_of(embodiment.policy) for embodiment in (own, *given.values()))
-        for name, embodiment in given.items():
+        embodiments = described or {}
+        self.most_tokens = max(tokens_of(embodiment.policy) for embodiment in (own, *embodiments.values()))
+        for name, embodiment in embodiments.items():
             self.add(name, embodiment)
 
     @property
@@ -103,18 +103,20 @@ class Robots:
         return tokens_of(policy) <= self.most_tokens
 
     def _check(self, name: str, policy: AnyPolicy) -> None:
-        own = self.own.policy
-        if policy.model is not own.model:
+        shared = self.own.policy
+        if policy.model is not shared.model:
             raise ValueError(
                 f"the policy of the robot '{name}' has a network of its own; make it of the engine's policy "
                 "by with_statistics."
             )
-        for what in ("time_rule", "trained_delay", "pixel_rule"):
-            theirs, ours = getattr(policy, what), getattr(own, what)
-            if theirs != ours or (what == "pixel_rule" and not torch.equal(theirs.levels, ours.levels)):
+        for field in ("time_rule", "trained_delay", "pixel_rule"):
+            value, expected = getattr(policy, field), getattr(shared, field)
+            if value != expected or (
+                field == "pixel_rule" and not torch.equal(value.levels, expected.levels)
+            ):
                 raise ValueError(
-                    f"{what} of the robot '{name}' is {theirs}, the engine's is {ours}; a network has one, "
-                    "so load both from the same checkpoint."
+                    f"{field} of the robot '{name}' is {value}, the engine's is {expected}; a network has "
+                    "one, so load both from the same checkpoint."
                 )
         if not self.has_room(policy):
             raise ValueError(

@@ -140,8 +140,8 @@ class ContinuedActor:
         if further:
             segments = [self._segment(request) for request in further]
             ids = self._next([request.progress.last for request in further], segments)
-            for request, chosen in zip(further, ids, strict=True):
-                request.progress.last = chosen
+            for request, token in zip(further, ids, strict=True):
+                request.progress.last = token
         for request in requests:
             written[request].append(request.progress.last)
 

@@ -37,8 +37,8 @@ class ChunkNoise:
         noise = request.act.noise
         if noise is None or isinstance(noise, int):
             number = self._number = request.number if noise is None else noise
-            own = self.of(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)
-            return torch.from_numpy(own.copy()[None])
+            values = self.of(number, prefix.stamp_ns, prefix.embodiment.step_dt_s)
+            return torch.from_numpy(values.copy()[None])
         if tuple(noise.shape) != self._shape:
             raise ValueError(f"noise has shape {list(noise.shape)}; the policy takes {list(self._shape)}.")
         return torch.as_tensor(noise, dtype=torch.float32)[None]

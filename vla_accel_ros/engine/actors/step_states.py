@@ -48,13 +48,13 @@ def states_of_step(seated: Sequence[Request], newest: bool) -> dict[int, Tensor]
         if states is None and request.robot not in sensed:
             sensed[request.robot] = _sensed(request)
         state = sensed[request.robot] if states is None else states[denoising.steps]
-        before = denoising.step_states[-1] if denoising.step_states else denoising.origin
-        after = before
+        previous = denoising.step_states[-1] if denoising.step_states else denoising.origin
+        state_of_step = previous
         with suppress(Exception):  # what cannot be a state is as if it could not be read
-            newer = before if state is None else np.array(state, np.float32)
-            if newer.shape == before.shape and not np.array_equal(newer, before):
-                changed[denoising.seat], after = denoising.policy.normalized_state(newer)[None], newer
-        denoising.step_states.append(after)
+            newer = previous if state is None else np.array(state, np.float32)
+            if newer.shape == previous.shape and not np.array_equal(newer, previous):
+                changed[denoising.seat], state_of_step = denoising.policy.normalized_state(newer)[None], newer
+        denoising.step_states.append(state_of_step)
     return changed
 
 

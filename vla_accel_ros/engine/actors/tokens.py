@@ -123,8 +123,8 @@ class PackedTokenActor:
         hidden = self._forward(segments)
         for row, request in enumerate(new, len(riding)):
             hidden[row] = hidden[row][:, request.frame.n_tokens - 1 :]
-        said = self._said(hidden)
-        for request, ids in zip([*riding, *new], said, strict=True):
+        spoken = self._said(hidden)
+        for request, ids in zip([*riding, *new], spoken, strict=True):
             request.tokens += ids if request.stage == DECODE else _verified(ids, batch.draft)
             request.stage = DECODE
             if len(request.tokens) >= policy_of(request).most_tokens:

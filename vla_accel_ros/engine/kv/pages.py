@@ -64,10 +64,10 @@ class PagePool:
         left."""
         promised = self.needed(max_tokens)
         with self._lock:
-            left = len(self._free) - self._promised
-            if promised > left:
+            available = len(self._free) - self._promised
+            if promised > available:
                 raise PoolExhausted(
-                    f"a tail of {max_tokens} tokens needs {promised} KV pages but {max(left, 0)} of "
+                    f"a tail of {max_tokens} tokens needs {promised} KV pages but {max(available, 0)} of "
                     f"{self.pages} are left; end answers earlier or give the engine more pages."
                 )
             self._promised += promised
@@ -113,14 +113,14 @@ class Tail:
         Raises ValueError if the tail is full or closed.
         """
         if self.closed or self.length == self.max_tokens:
-            why = "is closed" if self.closed else f"is full with {self.max_tokens} tokens"
-            raise ValueError(f"the tail {why} and cannot grow")
-        page, place = divmod(self.length, self.pool.page_tokens)
+            state = "is closed" if self.closed else f"is full with {self.max_tokens} tokens"
+            raise ValueError(f"the tail {state} and cannot grow")
+        page, offset = divmod(self.length, self.pool.page_tokens)
         if page == len(self.pages):
             self.pages.append(self.pool._take())
             self._promised -= 1
         self.length += 1
-        return self.pool.span(self.pages[page], place, place + 1)
+        return self.pool.span(self.pages[page], offset, offset + 1)
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` tokens; later tokens reuse the places of the others."""

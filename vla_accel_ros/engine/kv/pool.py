@@ -59,11 +59,11 @@ class KVPool(Slots):
             slot = super().acquire()
             read, self._read[slot] = self._read[slot], {}
         if self._cuda:
-            now = current_stream(self.k.device)
-            self._streams.add(now.cuda_stream)
+            current = current_stream(self.k.device)
+            self._streams.add(current.cuda_stream)
             for number, (stream, event) in read.items():
-                if number != now.cuda_stream:
-                    now.wait_event(event or stream.record_event())
+                if number != current.cuda_stream:
+                    current.wait_event(event or stream.record_event())
         return slot
 
     def release(self, slot: int) -> None:
@@ -94,8 +94,8 @@ class KVPool(Slots):
 
 def check_memory(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
     """Raise ValueError, in one sentence, if two tensors [slots, .., .., tokens, ..] do not fit."""
-    what = f"a KV pool of {shape[0]} slots of {shape[3]} tokens"
-    check_bytes(what, 2 * dtype.itemsize * math.prod(shape), device)
+    label = f"a KV pool of {shape[0]} slots of {shape[3]} tokens"
+    check_bytes(label, 2 * dtype.itemsize * math.prod(shape), device)
 
 
 def check_bytes(what: str, needed: int, device: torch.device) -> None:

@@ -189,9 +189,9 @@ class Prefixes:
         )
         self._pool.retain(slot)
         with self._lock:
-            before = self._newest.get(prefix.robot)
-            if before is None or before.version < prefix.version:
-                self._newest[prefix.robot], newest = prefix._handle(), before
+            previous = self._newest.get(prefix.robot)
+            if previous is None or previous.version < prefix.version:
+                self._newest[prefix.robot], newest = prefix._handle(), previous
             else:
                 newest = prefix._handle()
         if newest is not None:

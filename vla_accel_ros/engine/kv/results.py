@@ -60,26 +60,26 @@ class Results:
 
     def compute(self, policy: AnyPolicy, words: Tensor) -> Mapping[str, Any]:
         """The same, computed now and not held."""
-        given: dict[str, Any] = {WORDS: words.to(policy.device)}
+        values: dict[str, Any] = {WORDS: words.to(policy.device)}
         for micro in self.worded:
-            given |= computed(policy, micro, given)
-        del given[WORDS]
-        return given
+            values |= computed(policy, micro, values)
+        del values[WORDS]
+        return values
 
     def put(self, slot: int, made: Mapping[str, Any]) -> None:
         """Keep what is to be kept of the results of a frame. Raises RuntimeError if one is larger than
         declared."""
-        kept: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
         for name in self._names & made.keys():
             value = made[name]
             if name == KV:
                 room = self._pool.view(slot, value.k.shape[3])
-                kept[name] = gemma.KV(*(into.copy_(part) for into, part in zip(room, value, strict=True)))
+                stored[name] = gemma.KV(*(into.copy_(part) for into, part in zip(room, value, strict=True)))
             elif name in self._rooms:
-                kept[name] = fill(self._rooms[name][slot], name, value)
+                stored[name] = fill(self._rooms[name][slot], name, value)
             else:
-                kept[name] = value
-        self._of[slot] = kept
+                stored[name] = value
+        self._of[slot] = stored
 
 
 def fill(room: Tensor, name: str, value: Tensor) -> Tensor:
@@ -100,6 +100,6 @@ def shape_of(leaf: Leaf, policy: AnyPolicy) -> tuple[int, ...]:
 
 def dtype_of(leaf: Leaf, policy: AnyPolicy) -> torch.dtype:
     """The dtype of a result."""
-    found = policy.kv_dtype if leaf.dtype is None else getattr(torch, leaf.dtype)
-    assert isinstance(found, torch.dtype)
-    return found
+    dtype = policy.kv_dtype if leaf.dtype is None else getattr(torch, leaf.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -44,7 +44,7 @@ Timing = Callable[[MicroBatch], AbstractContextManager[DeviceTime | None]]
 class Launched:
     """A launched micro-batch. began_s: time of launch; computed: whether there was anything to compute; wait:
     blocks until the results are there, None: they are. of_token: whether it is one of several groups of a
-    token of text. told: its requests whose on_progress was called at the launch. device: its time on the
+    token of text. reported: its requests whose on_progress was called at the launch. device: its time on the
     device, None if unknown. ahead_s: when it began to run ahead, None: it did not; over_s: expected end."""
 
     batch: MicroBatch
@@ -52,7 +52,7 @@ class Launched:
     computed: bool = False
     wait: Callable[[], object] | None = None
     of_token: bool = False
-    told: tuple[Request, ...] = ()
+    reported: tuple[Request, ...] = ()
     device: DeviceTime | None = None
     ahead_s: float | None = None
     over_s: float = math.inf

@@ -171,27 +171,27 @@ class Overload(Rule):
         chunk = self._acting.get(request.robot)
         if chunk is None or chunk.finished:
             return False
-        held = self._held.get(request)
-        return held is None or (held.let_go_s is None and now_s < self._until_s(request))
+        record = self._held.get(request)
+        return record is None or (record.let_go_s is None and now_s < self._until_s(request))
 
     def _count(self, request: Request, is_held: bool, now_s: float) -> None:
-        held = self._held.get(request)
-        if held is None and is_held:
-            held = self._held[request] = _Held(now_s)
-        if held is None or held.let_go_s is not None:
+        record = self._held.get(request)
+        if record is None and is_held:
+            record = self._held[request] = _Held(now_s)
+        if record is None or record.let_go_s is not None:
             return
         period_s = max(request.pace.period_s, LEAST_PERIOD_S)
-        periods = math.floor((now_s - held.since_s) / period_s + 1e-6)
-        if periods > held.counted:
+        periods = math.floor((now_s - record.since_s) / period_s + 1e-6)
+        if periods > record.counted:
             counts = self.degradation.frames if request.want == OBSERVE else self.degradation.chunks
-            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - held.counted}
-            held.counted = periods
+            counts = {**counts, request.robot: counts.get(request.robot, 0) + periods - record.counted}
+            record.counted = periods
             if request.want == OBSERVE:
                 self.degradation = replace(self.degradation, frames=counts)
             else:
                 self.degradation = replace(self.degradation, chunks=counts)
         if not is_held and request.want == OBSERVE:
-            held.let_go_s = now_s
+            record.let_go_s = now_s
         elif not is_held:
             del self._held[request]
 
@@ -208,8 +208,8 @@ class Overload(Rule):
             return
         began_s = request.begun_s
         if request.want == OBSERVE:
-            held = self._held.get(request)
-            began_s = request.submitted_s if held is None or held.let_go_s is None else held.let_go_s
+            record = self._held.get(request)
+            began_s = request.submitted_s if record is None or record.let_go_s is None else record.let_go_s
         is_late = ended_s - began_s > request.pace.most_s
         self._late[request.want].append(is_late)
         if is_late and sum(self._late[request.want]) >= AGAIN:

@@ -171,8 +171,8 @@ class Answers:
         answers = tuple(self.open)
         read |= self._scored([answer for answer in answers if answer not in read])
         ids = torch.stack([read[answer].likeliest for answer in answers])
-        for answer, chosen in zip(answers, ids, strict=True):
-            answer.chosen = chosen
+        for answer, token in zip(answers, ids, strict=True):
+            answer.chosen = token
         drawn = [answer for answer in answers if answer.sampling.temperature]
         scores = {answer: to_host(read[answer].scores) for answer in drawn}
         return partial(self._hear, answers, to_host(ids), scores)
@@ -210,7 +210,7 @@ class Answers:
             return {}
         ids = [self._last(answer) for answer in speaking]
         words = self._embedded(ids) if self._in_groups is None else [self._blank] * len(ids)
-        found = None
+        results = None
         try:
             segments = [
                 Segment(x, self._past(answer), out=answer.tail.grow())
@@ -219,20 +219,20 @@ class Answers:
             if self._in_groups is None:
                 rows = self._forward(segments)
             else:
-                for found in self._in_groups(ids, segments):
-                    if found is None:
+                for results in self._in_groups(ids, segments):
+                    if results is None:
                         yield
-                assert found is not None
-                rows = found.hidden
+                assert results is not None
+                rows = results.hidden
         except BaseException:
             for answer in speaking:
                 answer.tail.cut(len(answer.tokens) - 1)
             raise
         for answer, hidden in zip(speaking, rows, strict=True):
             answer.hidden = hidden[0, -1]
-        if found is None:
+        if results is None:
             return {}
-        choices = map(_Choice, found.likeliest, found.scores)
+        choices = map(_Choice, results.likeliest, results.scores)
         return dict(zip(speaking, choices, strict=True))
 
     def _last(self, answer: Answer) -> Tensor:

@@ -89,17 +89,17 @@ class PlainPrefill(Prefill):
         words = policy.words(instruction, frame.state)
         results = self.results.of(frame.slot)
         recomputed = {leaf.name for micro in self._chain.of_words for leaf in micro.leaves}
-        given = {name: value for name, value in results.items() if name not in recomputed} | {WORDS: words}
+        values = {name: value for name, value in results.items() if name not in recomputed} | {WORDS: words}
         if self._chain.causal:
             previous = policy.words(frame.instruction, frame.state)
             pairs = zip(words[:-1].tolist(), previous.tolist())  # the last word's hidden state is needed
             alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-            self.results.put(slot, {**given, **self._rest(policy, results, words, slot, alike)})
+            self.results.put(slot, {**values, **self._rest(policy, results, words, slot, alike)})
             return int(self.results.of(slot)[KV].k.shape[3])
         if any(STATE in micro.reads for micro in self._chain.of_words):
-            given[STATE] = cast(FlowPolicy, policy).normalized_state(frame.state).to(policy.device)
-        given |= self.results.of_words(policy, words)
-        new = PlainFrame(slot, policy, given, deque(micro_batches(self._chain.of_words)))
+            values[STATE] = cast(FlowPolicy, policy).normalized_state(frame.state).to(policy.device)
+        values |= self.results.of_words(policy, words)
+        new = PlainFrame(slot, policy, values, deque(micro_batches(self._chain.of_words)))
         self._next(new)
         while new.left:
             self._next(new)
@@ -110,8 +110,8 @@ class PlainPrefill(Prefill):
 
     def _frame(self, observation: Observation, policy: AnyPolicy, slot: int) -> PlainFrame:
         inputs = self._preprocess(observation, policy)
-        given = {**inputs.named, **self.results.of_words(policy, inputs.tokens)}
-        return PlainFrame(slot, policy, given, deque(micro_batches(self._chain.of_frame)))
+        values = {**inputs.named, **self.results.of_words(policy, inputs.tokens)}
+        return PlainFrame(slot, policy, values, deque(micro_batches(self._chain.of_frame)))
 
     def _next(self, frame: PlainFrame) -> None:
         """Compute a micro-batch; after the last, keep the results."""

@@ -83,7 +83,7 @@ class ModelRunner:
     ) -> None:
         self.policy, self.config, self._device = policy, config, policy.device
         self.robots = Robots(Embodiment(policy, config.step_dt_s), robots)
-        most = self.robots.most_tokens
+        most_tokens = self.robots.most_tokens
         self.time_rule = policy.time_rule if config.time_rule == AUTO else config.time_rule
         check_options(policy, config)
         if config.offload == TEXT:
@@ -95,11 +95,11 @@ class ModelRunner:
         chain = policy.chain
         silent = chain.acts == DENOISE and few_bits_in_prefix(policy.model) and self.int8 is None
         speaks = chain.decodes and not silent
-        forward = _forward(policy, config, most, self.int8) if kernels and speaks else None
+        forward = _forward(policy, config, most_tokens, self.int8) if kernels and speaks else None
         self.partitioned = Partitioned(config, policy.device, kernels and chain.acts == DENOISE)
         packs = chain.acts == DECODE and chain.causal and (config.fast or config.token_mode != SEQUENTIAL)
-        slots = (slots_for(config, most) if packs else config.slots) + len(self.robots.names)
-        tokens = policy.config.max_tokens + (most - 1 if packs else 0) if chain.holds_kv else 1
+        slots = (slots_for(config, most_tokens) if packs else config.slots) + len(self.robots.names)
+        tokens = policy.config.max_tokens + (most_tokens - 1 if packs else 0) if chain.holds_kv else 1
         stack = policy.config.prefix if chain.holds_kv else None
         self.pool = KVPool(stack, slots, tokens, policy.device, policy.kv_dtype)
         self.prefixes = Prefixes(self.pool)
@@ -127,9 +127,9 @@ class ModelRunner:
                 overlaps = config.token_mode != SEQUENTIAL or config.lanes != ONE
                 actions = max(1, (self.pool.slots - 1) // 2) if overlaps else self.pool.slots
                 hidden = self.prefill.last_hidden
-                self.actor = ContinuedActor(policy, self.pool, hidden, forward, most, actions)
+                self.actor = ContinuedActor(policy, self.pool, hidden, forward, most_tokens, actions)
                 if forward is not None:  # text may run in another lane
-                    forward = _forward(policy, config, most, self.int8)
+                    forward = _forward(policy, config, most_tokens, self.int8)
             if speaks:
                 self.text = TextDecoder(policy, config, self.pool, forward)
         self._apart = policy.device.type == "cuda" and config.lanes in (ACTIONS_APART, ALL_APART)

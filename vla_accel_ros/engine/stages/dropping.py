@@ -102,9 +102,9 @@ def drop(
 ) -> None:
     """Free the exact matrices of a loaded model; every other user of the model loses them, too. int8,
     calibration: see dropping."""
-    one = dropping(precision, device, None, int8, calibration)
+    free = dropping(precision, device, None, int8, calibration)
     for path, module in model.named_modules():
-        one(path, module)
+        free(path, module)
 
 
 def few_bits_in_prefix(model: Any) -> bool:
@@ -116,13 +116,13 @@ def few_bits_in_prefix(model: Any) -> bool:
 def _drop(layer: Any, kind: str, name: str, o: bool = True, scaled: bool = False) -> None:
     folded = fold_layer(layer, scaled)
     names = ("qkv", "o", "gate_up", "down") if o else ("qkv", "gate_up", "down")
-    _give(layer, {one: quantized(getattr(folded, one), kind) for one in names}, name)
+    _give(layer, {part: quantized(getattr(folded, part), kind) for part in names}, name)
 
 
 def _keep(layer: Any, made: Int8Layer | Int8Vision, name: str) -> None:
     """Keep a layer's 8-bit matrices instead of the exact ones; matrices that its calibration leaves exact
     stay."""
-    small = {one: weight for one, weight in vars(made).items() if isinstance(weight, Quantized)}
+    small = {part: weight for part, weight in vars(made).items() if isinstance(weight, Quantized)}
     if small:
         _give(layer, small, name)
 
@@ -131,7 +131,7 @@ def _drop_vision(layer: vision.Layer, kind: str, name: str) -> None:
     attention, mlp = layer.self_attn, layer.mlp
     qkv: Tensor = fuse([attention.q_proj, attention.k_proj, attention.v_proj])[0]
     matrices = {"qkv": qkv, "fc1": mlp.fc1.weight, "fc2": mlp.fc2.weight}
-    _give(layer, {one: quantized(matrix, kind) for one, matrix in matrices.items()}, name)
+    _give(layer, {part: quantized(matrix, kind) for part, matrix in matrices.items()}, name)
 
 
 def _give(layer: Any, small: dict[str, Quantized], name: str) -> None:
@@ -142,4 +142,4 @@ def _give(layer: Any, small: dict[str, Quantized], name: str) -> None:
         linears |= {"o": [attention.out_proj], "fc1": [mlp.fc1], "fc2": [mlp.fc2]}
     else:
         linears |= {"o": [attention.o_proj], "gate_up": [mlp.gate_proj, mlp.up_proj], "down": [mlp.down_proj]}
-    give(layer, small, [linear for one in small for linear in linears[one]], name)
+    give(layer, small, [linear for part in small for linear in linears[part]], name)

@@ -86,8 +86,8 @@ class Int8:
 
     def prefix(self, layers: Sequence[FoldedLayer], stack: Gemma | Llama | Stack) -> tuple[Int8Layer, ...]:
         """The layers of the prefix stack, from its folded layers."""
-        own: list[Any] = list(stack.layers)
-        return self._once("prefix", layers, lambda index, layer: self.of_prefix(index, layer, own[index]))
+        modules: list[Any] = list(stack.layers)
+        return self._once("prefix", layers, lambda index, layer: self.of_prefix(index, layer, modules[index]))
 
     def of_prefix(self, index: int, layer: FoldedLayer, own: nn.Module) -> Int8Layer:
         """One layer of the prefix stack. own: the model's layer."""
@@ -99,8 +99,8 @@ class Int8:
 
     def expert(self, model: Any, layers: Sequence[FoldedLayer]) -> tuple[Int8Layer, ...]:
         """The layers of the action expert, from its folded layers; pi0's contain the factors of the norms."""
-        own: list[Any] = list(model.expert.layers)
-        return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, own[index]))
+        modules: list[Any] = list(model.expert.layers)
+        return self._once("expert", layers, lambda index, layer: self.of_expert(index, layer, modules[index]))
 
     def of_expert(self, index: int, layer: FoldedLayer, own: Any) -> Int8Layer:
         """One layer of the action expert. own: the model's layer."""
@@ -123,13 +123,13 @@ class Int8:
                 "activations are rounded by rows, columns are not smoothed: a file of `vla calibrate` makes "
                 "actions more exact"
             )
-        exact, seen = self.calibration.exact(), self.calibration.observations
-        said = f"columns are smoothed as calibrated on {seen} observations"
+        exact, observations = self.calibration.exact(), self.calibration.observations
+        smoothing = f"columns are smoothed as calibrated on {observations} observations"
         if not exact:
-            return f"{said}, all products are in 8 bits"
+            return f"{smoothing}, all products are in 8 bits"
         total, error = len(self.calibration.errors), self.calibration.most_error
         return (
-            f"{said}; {len(exact)} of {total} products, above {error:g} of error, stay exact: "
+            f"{smoothing}; {len(exact)} of {total} products, above {error:g} of error, stay exact: "
             + ", ".join(exact)
         )
 
@@ -143,10 +143,10 @@ class Int8:
         """A layer's matrices by name: those of `made`, or new copies. scaled: see Calibration.factors."""
         factors = scaled or {}
         return {
-            one: made[one]
-            if one in made
-            else int8_weight(f"{name}.{one}", weight, self.calibration, factors.get(one))
-            for one, weight in exact.items()
+            part: made[part]
+            if part in made
+            else int8_weight(f"{name}.{part}", weight, self.calibration, factors.get(part))
+            for part, weight in exact.items()
         }
 
     def _once(self, name: str, layers: Sequence[Any], make: Callable[[int, Any], L]) -> tuple[L, ...]:

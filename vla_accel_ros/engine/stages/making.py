@@ -94,8 +94,8 @@ class MadeStages:
             )
         self.tower = tower_of(model, offload)
         self.carry = torch.zeros(pool.slots, sizes.width, device=device, dtype=dtype)
-        most = len(model.config.image_names) * model.config.image_tokens
-        self.images = torch.zeros(pool.slots, most, sizes.width, device=device, dtype=dtype)
+        most_tokens = len(model.config.image_names) * model.config.image_tokens
+        self.images = torch.zeros(pool.slots, most_tokens, sizes.width, device=device, dtype=dtype)
         self.kv, self.crossed = _read_by_expert(pool, self.prefix.cross)
         last = pool.max_tokens + model.config.horizon
         positions = torch.arange(self.prefix.first, last + 1, device=device)[None]
@@ -126,10 +126,10 @@ class MadeStages:
         """The stage for so many images."""
 
         def make() -> Encode:
-            own, layers = (self.model, self._chain, images, self.rule), self.small.vision
+            common, layers = (self.model, self._chain, images, self.rule), self.small.vision
             if self.int8 is not None:
-                return EncodeInt8(*own, self.int8.vision(self.model), self.tower)
-            return Encode(*own, self.tower) if layers is None else EncodeFp8(*own, layers, self.tower)
+                return EncodeInt8(*common, self.int8.vision(self.model), self.tower)
+            return Encode(*common, self.tower) if layers is None else EncodeFp8(*common, layers, self.tower)
 
         return self._stage(("encode", images), make)
 
@@ -139,11 +139,11 @@ class MadeStages:
 
         def make() -> Prefill:
             shared = self.model, self.prefix, self.pool, self.tables, self.carry
-            own, layers = (*shared, self._chain, self._memory, encode, bucket, batch), self.small.prefix
+            common, layers = (*shared, self._chain, self._memory, encode, bucket, batch), self.small.prefix
             if self.int8 is not None:
                 small = self.int8.prefix(self.prefix.layers, self.model.language_model)
-                return PrefillInt8(*own, small=small)
-            return Prefill(*own, self.crossed) if layers is None else SmallPrefill(*own, small=layers)
+                return PrefillInt8(*common, small=small)
+            return Prefill(*common, self.crossed) if layers is None else SmallPrefill(*common, small=layers)
 
         return self._stage(("prefill", views, bucket, batch), make)
 
@@ -152,11 +152,11 @@ class MadeStages:
         are kept."""
 
         def make() -> Finish:
-            own = self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()
+            common = self.model, self.prefix, self.pool, self.tables, self.carry, self.make_ops()
             stack = self.model.language_model
             if self.int8 is not None and given(stack.layers[-1]):
-                return FinishInt8(*own, small=self.int8.prefix(self.prefix.layers, stack)[-1])
-            return Finish(*own)
+                return FinishInt8(*common, small=self.int8.prefix(self.prefix.layers, stack)[-1])
+            return Finish(*common)
 
         return self._stage(("finish",), make)
 
@@ -171,11 +171,11 @@ class MadeStages:
             config, expert = self.model.config, self._experts[steps]
             layers, clean = self.small.expert(expert.layers), partial(self.clean, steps)
             shared = config, expert, self.kv, self.tables, self.make_ops()
-            own = *shared, batch, layers, clean, self.time_rule, self.joints, self.solver
+            common = *shared, batch, layers, clean, self.time_rule, self.joints, self.solver
             if self.int8 is not None and self.int8.in_denoise(self.pool.k.device):
-                return DenoiseInt8(*own, small=self.int8.expert(self.model, expert.layers))
+                return DenoiseInt8(*common, small=self.int8.expert(self.model, expert.layers))
             rows = batch * (config.horizon + (expert.state_weight is not None))
-            return Wide(*own) if rows > MOST_NARROW and layers is None else Denoise(*own)
+            return Wide(*common) if rows > MOST_NARROW and layers is None else Denoise(*common)
 
         return self._stage(("denoise", batch, steps), make)
 
@@ -232,6 +232,6 @@ def _read_by_expert(pool: KVPool, cross: Cross | None) -> tuple[list[tuple[Tenso
         return kv, None
     layers = cross.layers.tolist()
     crossed = KV(*(part[:, : len(layers)].clone() for part in (pool.k, pool.v)))
-    for place, layer in enumerate(layers):
-        kv[layer] = crossed.k[:, place], crossed.v[:, place]
+    for index, layer in enumerate(layers):
+        kv[layer] = crossed.k[:, index], crossed.v[:, index]
     return kv, crossed

@@ -93,12 +93,12 @@ class PackedForward:
         self.stack = self.few = fuse_stack(stack, sizes)
         if weights is not None:
             exact = cast("tuple[FoldedLayer, ...]", self.stack.layers)
-            made = list(map(given, stack.layers))
+            smalls = list(map(given, stack.layers))
             small = tuple(
-                SmallLayer.of(layer, weights, made=own) for layer, own in zip(exact, made, strict=True)
+                SmallLayer.of(layer, weights, made=part) for layer, part in zip(exact, smalls, strict=True)
             )
             self.few = replace(self.stack, layers=small)
-            if all(made):  # the exact ones were freed
+            if all(smalls):  # the exact ones were freed
                 self.stack = self.few
         self._kind = PackedStage if int8 is None else PackedInt8
         if int8 is not None:
@@ -159,9 +159,9 @@ class PackedForward:
         """
         assert self._words is not None, "this forward was made without words"
         stage, hidden = self._begin(segments, ids)
-        for over in self._by_group(stage, layers):
+        for is_last in self._by_group(stage, layers):
             count = len(ids)
-            yield NextWords(hidden, stage.likeliest[:count], stage.scores[:count]) if over else None
+            yield NextWords(hidden, stage.likeliest[:count], stage.scores[:count]) if is_last else None
 
     def _by_group(self, stage: PackedStage, layers: Sequence[int]) -> Iterator[bool]:
         """Compute one group in each step; yields whether it was the last."""
@@ -192,14 +192,14 @@ class PackedForward:
         order = sorted(range(len(segments)), key=lambda index: segments[index].x.shape[1] == 1)
         long = [segment for segment in segments if segment.x.shape[1] > 1]
         single = [segment for segment in segments if segment.x.shape[1] == 1]
-        now = [self._rows(segment) for segment in (*long, *single)]
+        all_rows = [self._rows(segment) for segment in (*long, *single)]
         words = None if ids is None else self._words
-        stage = self._stage(long, len(single), sum(len(one.past) for one in now), words)
+        stage = self._stage(long, len(single), sum(len(segment.past) for segment in all_rows), words)
         if ids is None:
             self._fill(stage, long, single)
         else:
             torch.stack([*ids], out=stage.ids[: len(ids)])
-        stage.work.point(now)
+        stage.work.point(all_rows)
         starts = dict(zip(order, stage.work.starts, strict=False))
         ends = [starts[index] + segment.x.shape[1] for index, segment in enumerate(segments)]
         return stage, [stage.hidden[None, starts[index] : end] for index, end in enumerate(ends)]
@@ -215,13 +215,13 @@ class PackedForward:
         return Rows(segment.past, places, segment.first, out, segment.out)
 
     def _where(self, part: Part) -> Where:
-        found, memory = _span(part) if isinstance(part, Span) else where(part), part[0]
+        span, memory = _span(part) if isinstance(part, Span) else where(part), part[0]
         if memory.dtype != self.stack.dtype or memory.device != self.stack.factors.device:
             raise ValueError(
                 f"keys are {memory.dtype} on {memory.device}, but the stack is {self.stack.dtype} on "
                 f"{self.stack.factors.device}: make the pool like the stack"
             )
-        return aligned(found) if memory.is_cuda else found
+        return aligned(span) if memory.is_cuda else span
 
     def _stage(
         self, long: Sequence[Segment], single: int, parts: int, words: Words | None = None
@@ -233,11 +233,11 @@ class PackedForward:
         if key not in self._stages:
             sizes, device = self.stack.sizes, self.stack.factors.device
             groups = sizes.heads // sizes.kv_heads
-            made = [Shape(rows, tuple(sees(rows, causal, alone))) for rows, causal, alone in padded]
+            shapes = [Shape(rows, tuple(sees(rows, causal, alone))) for rows, causal, alone in padded]
             block_m = self._block_m if long else 16
-            tiles = sum(-(-shape.rows * groups // block_m) for shape in made)
+            tiles = sum(-(-shape.rows * groups // block_m) for shape in shapes)
             splits = _splits(tiles * sizes.kv_heads, device)
-            work = Work(made, key[1], groups, device, block_m, splits)
+            work = Work(shapes, key[1], groups, device, block_m, splits)
             stack = self.few if work.rows <= FEW_ROWS else self.stack
             self._stages[key] = self._kind(stack, self._tables, self._kernels, work, words)
         return self._stages[key]
@@ -279,5 +279,5 @@ def _power_of_two(count: int) -> int:
 def _splits(blocks: int, device: torch.device) -> int:
     if device.type != "cuda":
         return 1
-    wanted = FULL * torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(MOST_SPLITS, wanted // blocks))
+    tiles = FULL * torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(MOST_SPLITS, tiles // blocks))

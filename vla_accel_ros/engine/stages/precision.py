@@ -148,10 +148,10 @@ class Small:
         """Weights for prefill."""
         if self.precision not in IN_PREFIX:
             return None
-        made = map(given, self._model.language_model.layers)
+        smalls = map(given, self._model.language_model.layers)
         return tuple(
             SmallLayer.of(layer, self.precision, o=False, made=small)
-            for layer, small in zip(self._prefix.layers, made, strict=True)
+            for layer, small in zip(self._prefix.layers, smalls, strict=True)
         )
 
     def expert(self, layers: Sequence[FoldedLayer]) -> tuple[SmallLayer, ...] | None:
@@ -160,17 +160,17 @@ class Small:
             return None
         if self._expert is None:
             kind = INT4 if self.precision == W8A8_INT4 else self.precision
-            made = map(given, cast(Pi | SmolVLA, self._model).expert.layers)
+            smalls = map(given, cast(Pi | SmolVLA, self._model).expert.layers)
             self._expert = tuple(
-                SmallLayer.of(layer, kind, made=small) for layer, small in zip(layers, made, strict=True)
+                SmallLayer.of(layer, kind, made=small) for layer, small in zip(layers, smalls, strict=True)
             )
         return self._expert
 
     @property
     def nbytes(self) -> int:
         """Bytes of the copies made so far."""
-        made = [vars(self).get("vision"), vars(self).get("prefix"), self._expert]
-        return sum(layer.nbytes for layers in made if layers is not None for layer in layers)
+        stacks = [vars(self).get("vision"), vars(self).get("prefix"), self._expert]
+        return sum(layer.nbytes for layers in stacks if layers is not None for layer in layers)
 
 
 def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) -> None:
@@ -183,22 +183,22 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
         raise ValueError(f"precision is {precision}, which only the fast stages have; set fast, too.")
     if precision not in IN_PREFIX or device.type != "cuda":
         return
-    name, found = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    name, sm = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     first = MULTIPLIES[precision]
-    if found < first:
+    if sm < first:
         raise ValueError(
-            f"precision is {precision}, but {name} (sm_{found[0]}{found[1]}) does not multiply it, as GPUs "
+            f"precision is {precision}, but {name} (sm_{sm[0]}{sm[1]}) does not multiply it, as GPUs "
             f"from sm_{first[0]}{first[1]} on do; use {W8A8}, {INT8} or {INT4}."
         )
     if dtype != torch.bfloat16:
         raise ValueError(
             f"precision is {precision}, whose products are bfloat16, but dtype is {dtype}; use bfloat16."
         )
-    why = _failure(device, precision)
-    if why is not None:
+    failure = _failure(device, precision)
+    if failure is not None:
         raise ValueError(
             f"precision is {precision}, but this torch ({torch.__version__}) has no such products on {name}: "
-            f"{why}; use {EXACT}, {INT8} or {INT4}."
+            f"{failure}; use {EXACT}, {INT8} or {INT4}."
         )
 
 
@@ -236,7 +236,7 @@ def _failure(device: torch.device, precision: str) -> str | None:
 
 def _vision(layer: Layer) -> SmallVision:
     attention, mlp = layer.self_attn, layer.mlp
-    if made := given(layer):
-        return SmallVision(made["qkv"], made["fc1"], made["fc2"])
+    if weights := given(layer):
+        return SmallVision(weights["qkv"], weights["fc1"], weights["fc2"])
     qkv: Tensor = fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0]
     return SmallVision(quantized(qkv, FP8), quantized(mlp.fc1.weight, FP8), quantized(mlp.fc2.weight, FP8))

@@ -65,7 +65,7 @@ class Stages(MadeStages):
         """
         config = self.model.config
         buckets = sorted({self.bucket(length) for length in prompts})
-        made: list[tuple[str, Callable[[], object]]] = []
+        jobs: list[tuple[str, Callable[[], object]]] = []
         device = self.pool.k.device
         with self.pool.holding(1) as (slot,):
             for count in sorted(set(views)):
@@ -74,18 +74,18 @@ class Stages(MadeStages):
                     prompt = torch.zeros(bucket, dtype=torch.int64)
                     prefixes = "prefix" if frames == 1 else f"{frames} prefixes"
                     name = f"{prefixes} of {count} images and {bucket} words"
-                    made.append((name, partial(self._build_prefix, images, prompt, slot, frames)))
+                    jobs.append((name, partial(self._build_prefix, images, prompt, slot, frames)))
             for number in sorted(set(steps)):
                 for batch in sorted(set(batches)):
                     noise = torch.zeros(batch, config.horizon, config.action_dim, device=device)
                     state = torch.zeros(batch, config.state_dim, device=device)
-                    given = noise, state, [slot] * batch, [1] * batch, number
+                    arguments = noise, state, [slot] * batch, [1] * batch, number
                     for form in sorted(set(forms)):
                         name = f"{number} denoising steps of {batch} {CHUNKS[form]}"
                         guides = [_example(form, noise[0].cpu())] * batch
-                        made.append((name, partial(self.act, *given, guides)))
-            for done, (name, make) in enumerate(made):
-                progress(name, done, len(made))
+                        jobs.append((name, partial(self.act, *arguments, guides)))
+            for done, (name, make) in enumerate(jobs):
+                progress(name, done, len(jobs))
                 make()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -129,8 +129,8 @@ class Stages(MadeStages):
             taken()
             prefill = self.prefill(views, max(len(prompt) for prompt in prompts), batch)
             tokens = views * self.model.config.image_tokens
-            for slot, seen in zip(slots, encode.tokens.split(tokens), strict=True):
-                self.images[slot, :tokens].copy_(seen)
+            for slot, image in zip(slots, encode.tokens.split(tokens), strict=True):
+                self.images[slot, :tokens].copy_(image)
             prefill.set(prompts, slots, states)
             self.replay(prefill, self.partition())
         return [tokens + len(prompt) + prefill.beside for prompt in prompts]

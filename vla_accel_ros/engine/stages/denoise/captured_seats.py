@@ -76,9 +76,9 @@ class StaggeredStep(Denoise):
         if self.device.type != "cuda" or self.captured:
             return
         parts = [*self.moving, self.update, self.magnitudes.values]
-        kept = [part.clone() for part in parts]
+        copies = [part.clone() for part in parts]
         super().capture(stream)
-        for part, values in zip(parts, kept, strict=True):
+        for part, values in zip(parts, copies, strict=True):
             part.copy_(values)
 
     @property
@@ -128,10 +128,10 @@ class CapturedSeats:
         more = partial(stages.clean, steps), stages.time_rule, stages.joints, stages.solver
 
         def made(seats: int) -> StaggeredStep:
-            given = config, expert, stages.kv, stages.tables, ops, seats
+            arguments = config, expert, stages.kv, stages.tables, ops, seats
             rows = seats * (config.horizon + (config.kind == "pi0"))
             many = rows >= WIDE_ROWS if wide is None else wide
-            return WideStep(*given, None, *more) if many else StaggeredStep(*given, small, *more)
+            return WideStep(*arguments, None, *more) if many else StaggeredStep(*arguments, small, *more)
 
         self.stage = made(count)
         self._sizes = [made(seats) for seats in powers_of_two(count)] if by_load else []
@@ -248,14 +248,14 @@ class CapturedSeats:
         """See Seats. Seats that are not in `taken` are computed too, and then restored."""
         self._enter()
         waiting = sorted(self._begun.difference(taken))
-        kept = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
-        most = max(taken)
-        stage = next(step for step in self._sizes if step.seats > most)
+        copies = [(part[seat], part[seat].clone()) for part in self.stage.moving for seat in waiting]
+        last_seat = max(taken)
+        stage = next(step for step in self._sizes if step.seats > last_seat)
         stage.use(max([self._of[seat] for seat in taken]))
         self._where[2, : self.count] = self._at
         self.stage.place(self._where, self._state)
         stage.run()
-        for part, values in kept:
+        for part, values in copies:
             part.copy_(values)
         for seat in taken:
             self._at[seat] = (self._at[seat] + 1) % self.steps
@@ -281,9 +281,9 @@ def _fields_of_chunk(stage: StaggeredStep, steps: int) -> dict[str, Field]:
 
 def _places_of(stage: StaggeredStep, seat: int) -> list[Tensor]:
     """Where these are, in that order, for a chunk in a seat."""
-    guide, at = stage.guide, slice(seat, seat + 1)
+    guide, row = stage.guide, slice(seat, seat + 1)
     parts = guide.target[seat], guide.weights[seat], guide.gains[seat]
-    return [stage.x[at], *parts, _as_float(guide.committed[at])]
+    return [stage.x[row], *parts, _as_float(guide.committed[row])]
 
 
 def _as_float(values: Tensor) -> Tensor:

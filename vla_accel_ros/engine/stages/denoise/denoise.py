@@ -124,8 +124,8 @@ class Denoise(Stage):
                 "committed": (torch.int32, (batch,)),
             },
         )
-        given = self._inputs.fields
-        self.noise, self.state, self.slots, self.lengths, counted_joints, *guide = given.values()
+        fields = self._inputs.fields
+        self.noise, self.state, self.slots, self.lengths, counted_joints, *guide = fields.values()
         self.lengths.fill_(1)
         self.joints = joints or config.action_dim
         counted_joints.fill_(self.joints)
@@ -185,13 +185,13 @@ class Denoise(Stage):
         guides: B, None = all chunks are free. joints: B, numbers of an action that magnitudes count. Does not
         block. Raises ValueError for guides that do not fit the chunks."""
         counted = joints or [self.joints] * len(self.x)
-        given = guides or ()
-        if given and len(given) != len(self.x):
-            raise ValueError(f"there are {len(given)} guides for {len(self.x)} chunks.")
-        self.use(max(map(Form.of, given), default=Form.FREE))
-        agreed = self._guided(given) if self.variant else {}
+        chunk_guides = guides or ()
+        if chunk_guides and len(chunk_guides) != len(self.x):
+            raise ValueError(f"there are {len(chunk_guides)} guides for {len(self.x)} chunks.")
+        self.use(max(map(Form.of, chunk_guides), default=Form.FREE))
+        agreed = self._guided(chunk_guides) if self.variant else {}
         self._inputs.put(noise=noise, state=state, slots=slots, lengths=lengths, joints=counted, **agreed)
-        for row, guide in enumerate(given):
+        for row, guide in enumerate(chunk_guides):
             if guide is not None and guide.target.is_cuda:
                 self.guide.target[row].copy_(guide.target)
 
@@ -257,11 +257,11 @@ class Denoise(Stage):
         where no action is committed. Also places every token by itself."""
         if self.variant is not Form.COMMITTED:
             return None
-        rows, held = self._tokens, self._held()
+        rows, fixed = self._tokens, self._held()
         shape = len(self.x), -1
         torch.add(self.lengths[:, None], rows.starts.view(shape), out=rows.positions.view(shape))
-        found = at[..., None].expand(-1, *held.shape).masked_fill(held, self.expert.steps).flatten(1)
-        return F.pad(found, (0, -held.numel() % 4))[:, : held.numel()]  # each begins at 16 bytes
+        steps = at[..., None].expand(-1, *fixed.shape).masked_fill(fixed, self.expert.steps).flatten(1)
+        return F.pad(steps, (0, -fixed.numel() % 4))[:, : fixed.numel()]  # each begins at 16 bytes
 
     def _step(
         self, now: slice | Tensor, at: Tensor, token: Tensor | None, of_actions: Tensor | None = None
@@ -281,24 +281,24 @@ class Denoise(Stage):
             expert.mlp_bias, token, self._normed._replace(scale=tables[0].attention_scale), at=own_at,
         )  # fmt: skip
         norm = rows.normed
-        for index, (layer, own) in enumerate(zip(self._layers, tables, strict=True)):
+        for index, (layer, terms) in enumerate(zip(self._layers, tables, strict=True)):
             last = index + 1 == len(tables)
             onward = None if last else norm._replace(scale=tables[index + 1].attention_scale)
-            mlp_norm = norm._replace(scale=own.mlp_scale)
+            mlp_norm = norm._replace(scale=terms.mlp_scale)
             crosses = index in expert.crossing
             positions = rows.starts if crosses else rows.positions
             ops.rotary_qkv(
                 rows.hidden, layer.qkv, self.cos, self.sin, positions, rows.q, *self._written(crosses),
-                rows.sequences, rows.starts, norm._replace(scale=own.attention_scale), own.attention_bias,
+                rows.sequences, rows.starts, norm._replace(scale=terms.attention_scale), terms.attention_bias,
                 at=own_at,
             )  # fmt: skip
             tail = () if crosses else (self._k, self._v, self._tails, self.alone, self._seen)
             ops.attend(self._q, *self.kv[index], self.slots, self.lengths, self._attended, *tail)
-            ops.project(rows.attended, layer.o, rows.hidden, own.attention_gate, mlp_norm, at=own_at)
+            ops.project(rows.attended, layer.o, rows.hidden, terms.attention_gate, mlp_norm, at=own_at)
             ops.gated_up(
-                rows.hidden, layer.gate_up, rows.fed, mlp_norm, own.mlp_bias, own_at, expert.activation
+                rows.hidden, layer.gate_up, rows.fed, mlp_norm, terms.mlp_bias, own_at, expert.activation
             )
-            ops.project(rows.fed, layer.down, rows.hidden, own.mlp_gate, onward, at=own_at)
+            ops.project(rows.fed, layer.down, rows.hidden, terms.mlp_gate, onward, at=own_at)
         self._end(now, at)
 
     def _written(self, crosses: bool) -> tuple[Tensor, Tensor]:

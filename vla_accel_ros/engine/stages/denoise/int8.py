@@ -28,8 +28,8 @@ class DenoiseInt8(Wide):
         self, index: int, before_mlp: bool, x: Tensor, made: Tensor | None, rows_in: Tensor, at: Tensor,
         gate: Tensor | None, tables: NormTables,
     ) -> None:  # fmt: skip
-        own = self._small[index]
-        weight = own.gate_up if before_mlp else own.qkv
+        small = self._small[index]
+        weight = small.gate_up if before_mlp else small.qkv
         y = None if made is None else made[0]
         self.ops.add_norm_int8(x, y, by_of(weight), self._normed_rows.of(weight), at, gate, *tables)
 
@@ -45,6 +45,6 @@ class DenoiseInt8(Wide):
         self.ops.multiply_int8(self._read.rounded(self.ops, weight), weight, self._made[0].flatten(0, 1))
 
     def _mlp_of(self, index: int) -> None:
-        ops, own = self.ops, self._small[index]
-        ops.gated_int8(self._normed_rows.of(own.gate_up), own.gate_up, self._fed.flatten(0, 1))
-        ops.multiply_int8(self._fed_rows.rounded(ops, own.down), own.down, self._made[0].flatten(0, 1))
+        ops, small = self.ops, self._small[index]
+        ops.gated_int8(self._normed_rows.of(small.gate_up), small.gate_up, self._fed.flatten(0, 1))
+        ops.multiply_int8(self._fed_rows.rounded(ops, small.down), small.down, self._made[0].flatten(0, 1))

@@ -118,8 +118,8 @@ class PlainSeats:
             self._due[seat] = self._due[seat]._replace(state=state)
 
     def leave(self, seat: int) -> None:
-        for held in (self._due, self._flows, self._guides, self._moved, self._counted, self._before):
-            held.pop(seat, None)
+        for by_seat in (self._due, self._flows, self._guides, self._moved, self._counted, self._before):
+            by_seat.pop(seat, None)
 
     def _time(self, step: int, device: torch.device, guide: Inpainting | None) -> Tensor:
         """The flow time as in models.flow.sampling.Velocity, or with committed actions as in
@@ -133,25 +133,25 @@ class PlainSeats:
     def step(self, taken: Sequence[int]) -> None:
         single = [seat for seat in taken if self._due[seat].t.ndim == 2]
         for seats, together in ((single, False), ([s for s in taken if s not in single], self._together)):
-            found = velocities(self._model, [self._due[seat] for seat in seats], together)
-            for seat, velocity in zip(seats, found, strict=True):
+            results = velocities(self._model, [self._due[seat] for seat in seats], together)
+            for seat, velocity in zip(seats, results, strict=True):
                 self._move(seat, velocity)
 
     def _move(self, seat: int, velocity: Tensor) -> None:
-        due, guide, found = self._due.pop(seat), self._guides[seat], velocity
+        due, guide, guided = self._due.pop(seat), self._guides[seat], velocity
         if guide is not None:
             velocity = guide.held(velocity)
-            found = guide.guided(velocity, due.x, self._times[due.step])
+            guided = guide.guided(velocity, due.x, self._times[due.step])
         if self._rates is not None:
-            found = extrapolated(found, velocity, self._before[seat], *self._rates[due.step])
+            guided = extrapolated(guided, velocity, self._before[seat], *self._rates[due.step])
             self._before[seat] = velocity
-        update = self._dt[due.step] * found
+        update = self._dt[due.step] * guided
         self._flows[seat] = Flow(due.x + update, update)
         self._moved[seat].append(update[..., : self._counted[seat]].square().mean(-1).sqrt())
-        after = due.step + 1
-        if after < self.steps:
+        next_step = due.step + 1
+        if next_step < self.steps:
             x = self._flows[seat].actions
-            self._due[seat] = due._replace(x=x, t=self._time(after, x.device, guide), step=after)
+            self._due[seat] = due._replace(x=x, t=self._time(next_step, x.device, guide), step=next_step)
 
     def results(self, seats: Sequence[int]) -> Sequence[Pending]:
         return [Pending(Samples.of(self._flows[seat], self._moved[seat])) for seat in seats]

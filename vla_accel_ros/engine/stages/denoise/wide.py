@@ -42,11 +42,11 @@ class Wide(Denoise):
         self, now: slice | Tensor, at: Tensor, token: Tensor | None, of_actions: Tensor | None = None
     ) -> None:
         expert, ops, rows, own_now, own_at = self.expert, self.ops, self._sequences, now, at
-        x, rows_in, made = self._hidden, self._rows_in, self._made
+        x, rows_in, projected = self._hidden, self._rows_in, self._made
         if of_actions is not None:
             expert, own_now = self._timed, of_actions
             if expert.modulation is not None:  # every token is a sequence with its own time
-                x, rows_in, made = single(x), single(rows_in), made.flatten(1, 2).unsqueeze(2)
+                x, rows_in, projected = single(x), single(rows_in), projected.flatten(1, 2).unsqueeze(2)
                 own_at = own_now
         table = expert.modulation
         ops.embed_actions(
@@ -69,14 +69,14 @@ class Wide(Denoise):
                 )  # fmt: skip
             self._o_of(index)
             gate = None if table is None else table.attention_gate[:, index]
-            self._norm(index, True, x, made, rows_in, own_at, gate, _mlp_norm(table, index))
+            self._norm(index, True, x, projected, rows_in, own_at, gate, _mlp_norm(table, index))
             self._mlp_of(index)
             gate = None if table is None else table.mlp_gate[:, index]
             if index + 1 < len(expert.layers):
                 norm = _attention_norm(table, index + 1)
-                self._norm(index + 1, False, x, made, rows_in, own_at, gate, norm)
+                self._norm(index + 1, False, x, projected, rows_in, own_at, gate, norm)
             else:
-                self._end_of_layers(x, made, own_at, gate)
+                self._end_of_layers(x, projected, own_at, gate)
         self._end(now, at)
 
     def _norm(

@@ -82,8 +82,8 @@ class HostRing:
 
     def __init__(self, device: torch.device, fields: Mapping[str, Field], blocks: int = BLOCKS) -> None:
         self._device, self._cuda, size = device, device.type == "cuda", _bytes_of(fields)
-        made = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
-        self.blocks = [Block.of(block, fields) for block in made]
+        memory = [torch.zeros(size, dtype=torch.uint8, pin_memory=self._cuda) for _ in range(2 * blocks)]
+        self.blocks = [Block.of(block, fields) for block in memory]
         self._read = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
         self._now, self._half = 0, blocks
 
@@ -119,16 +119,16 @@ class Inputs:
         Values are on the host or the device and have the field's shape, or are broadcast to it. On a GPU,
         fields that are not named or None are undefined afterwards.
         """
-        block, there = self._here or self._ring.fill(), list[tuple[Tensor, Tensor]]()
+        block, on_device = self._here or self._ring.fill(), list[tuple[Tensor, Tensor]]()
         for name, value in values.items():
             if isinstance(value, Tensor) and value.is_cuda:
-                there.append((self.fields[name], value))
+                on_device.append((self.fields[name], value))
             elif value is not None:
                 block.write(name, value)
         if self._here is None:
             self._block.copy_(block.memory, non_blocking=True)
             self._ring.sent()
-        for field, value in there:
+        for field, value in on_device:
             field.copy_(value, non_blocking=True)
 
 
@@ -222,12 +222,12 @@ class Readback:
 
     def _host(self) -> _Host:
         try:
-            host, there = self._free.pop()
+            host, is_read = self._free.pop()
         except IndexError:
             self.made += 1
             block = torch.zeros(self._block.shape, pin_memory=True)
             return _Host(block, self._cut(block.numpy()), torch.cuda.Event())
-        if not there:  # its result was never read
+        if not is_read:  # its result was never read
             host.arrived.synchronize()
         return host
 

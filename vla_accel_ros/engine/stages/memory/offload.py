@@ -238,8 +238,8 @@ def available_bytes() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    found = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    return next(found, None)
+    sizes = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    return next(sizes, None)
 
 
 def _resident(linears: Sequence[nn.Linear], device: torch.device) -> Tensor:
@@ -252,9 +252,9 @@ def _resident(linears: Sequence[nn.Linear], device: torch.device) -> Tensor:
 
 def _move(layer: Layer, places: Sequence[Tensor]) -> None:
     """Move a layer's weights into these matrices, with their values."""
-    for linears, place in zip(layer, places, strict=True):
+    for linears, matrix in zip(layer, places, strict=True):
         for linear, rows in zip(
-            linears, place.split([len(linear.weight) for linear in linears]), strict=True
+            linears, matrix.split([len(linear.weight) for linear in linears]), strict=True
         ):
             linear.weight.data = rows.copy_(linear.weight.data)
 

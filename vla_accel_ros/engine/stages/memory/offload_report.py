@@ -53,15 +53,15 @@ class OffloadReport:
         return 0 < self.offloaded_s <= HIDDEN * self.tower_s
 
     def __str__(self) -> str:
-        what = (
+        phrase = (
             f"offload: the weights of {self.streamed} of {self.layers} vision layers "
             f"({_mb(self.streamed_bytes)} of {_mb(self.total_bytes)}) are in host memory, "
         )
         if not self.tower_s:
-            return what + "where the model runs, too: nothing is saved"
+            return phrase + "where the model runs, too: nothing is saved"
         enough = "hides" if self.bandwidth >= self.needed_bandwidth else "does not hide"
         return (
-            f"{what}which frees {_mb(self.saved_bytes)} of the GPU; a bandwidth of {_gb_s(self.bandwidth)} "
+            f"{phrase}which frees {_mb(self.saved_bytes)} of the GPU; a bandwidth of {_gb_s(self.bandwidth)} "
             f"{enough} all weights (S/T is {_gb_s(self.needed_bandwidth)}), it can hide "
             f"{self.hidden_share:.0%} of them; vision takes {1e3 * self.tower_s:.2f} ms without copies and "
             f"{1e3 * self.offloaded_s:.2f} ms with them ({self.offloaded_s / self.tower_s - 1:+.1%})"

@@ -96,8 +96,8 @@ class PlainPrefix(PlainStage):
         worded = {leaf.name: leaf for leaf in of_words if leaf.name in set().union(*reads)}
         self._worded = Rooms(policy, pool, worded)
         volatile = {*self._inputs.fields, *names}
-        kept = self._rooms.keys()
-        self._later = [kept | set().union(*reads[n + 1 :]) - volatile for n in range(len(reads))]
+        stored = self._rooms.keys()
+        self._later = [stored | set().union(*reads[n + 1 :]) - volatile for n in range(len(reads))]
         self._reads_words = WORDS in set().union(*reads) | self._rooms.keys()
         self._between: dict[tuple[Shapes, int], Any] = {}
         self._left: dict[Any, dict[str, Any]] = {}
@@ -124,9 +124,9 @@ class PlainPrefix(PlainStage):
 
     def store(self, frame: PlainFrame) -> None:
         """Take what its batch has left, which another frame's may overwrite."""
-        left, frame.stages = self.left, frame.stages[1:]
-        frame.length = int(left[KV].k.shape[3]) if KV in left else 0
-        frame.between = {n: _copied(value) for n, value in left.items()} if frame.stages else {}
+        results, frame.stages = self.left, frame.stages[1:]
+        frame.length = int(results[KV].k.shape[3]) if KV in results else 0
+        frame.between = {n: _copied(value) for n, value in results.items()} if frame.stages else {}
 
     @property
     def _before(self) -> dict[str, Any]:
@@ -136,15 +136,15 @@ class PlainPrefix(PlainStage):
     @by_kernels
     def body(self) -> None:
         (_, shapes, words, number), fields = self.variant, self._inputs.fields
-        given: dict[str, Any] = {**fields, WORDS: fields[WORDS][:words], **self._worded.at(shapes)}
-        given |= (before := self._before)
+        values: dict[str, Any] = {**fields, WORDS: fields[WORDS][:words], **self._worded.at(shapes)}
+        values |= (earlier := self._before)
         for micro, index in self._batches[number]:
-            given |= computed(self._policy, micro, {**given, INDEX: index})
-        left = {name: given[name] for name in self._later[number] & given.keys()}
-        for name, value in left.items():
-            if value is not before.get(name):
-                left[name] = filled(self._room(name, value, number), name, value)
-        self._left[self.variant] = left
+            values |= computed(self._policy, micro, {**values, INDEX: index})
+        results = {name: values[name] for name in self._later[number] & values.keys()}
+        for name, value in results.items():
+            if value is not earlier.get(name):
+                results[name] = filled(self._room(name, value, number), name, value)
+        self._left[self.variant] = results
 
     def _room(self, name: str, value: Any, number: int) -> Any:
         """Where a batch leaves a result: not where it read one of that name, since a body may run again."""

@@ -117,8 +117,8 @@ class PlainStages:
         if policy.chain.acts != DENOISE:
             self.forward(state, slot)
             return
-        for place in self._places:
-            chunk = self.chunk(1, place)
+        for seat in self._places:
+            chunk = self.chunk(1, seat)
             noise = torch.zeros(1, policy.config.horizon, policy.config.action_dim)
             chunk.begin(noise, self._any_state(), self.results.of(slot), None, policy.joints)
             with self.denoising():

@@ -73,7 +73,7 @@ class PlainChunk:
         check_fits(guide, self._shape)
         steps = len(self._times)
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "noise": noise,
             "numbers": [
                 [t, dt, strength, *rate]
@@ -83,15 +83,15 @@ class PlainChunk:
             ],
         }
         if "state" in self.given:
-            given["state"] = state
+            values["state"] = state
         if guide is not None:
-            given |= {"target": guide.target, "weights": guide.weights, "committed": [guide.committed]}
-        self._inputs.put(**given)
+            values |= {"target": guide.target, "weights": guide.weights, "committed": [guide.committed]}
+        self._inputs.put(**values)
         self.before.zero_()
         self.readback.x.copy_(self.given["noise"])
         if guide is not None:
-            held = slice(0, guide.committed)
-            self.readback.x[:, held].copy_(self.given["target"][:, held])
+            committed = slice(0, guide.committed)
+            self.readback.x[:, committed].copy_(self.given["target"][:, committed])
         self.kept, self.form, self.at, self.joints = kept, Form.of(guide), 0, joints
 
     def pending(self) -> Pending:
@@ -124,9 +124,9 @@ class PlainOpening(PlainStage):
     @property
     def left(self) -> tuple[dict[str, Any], int]:
         """What the variant's chunk has, by name, and a number of its own of the graph that left it there."""
-        left = self._left.get(self.variant)
-        assert left is not None
-        return left
+        results = self._left.get(self.variant)
+        assert results is not None
+        return results
 
     def load(self, kept: Mapping[str, Any], state: Tensor | None, place: int = 0) -> None:
         """kept: results of the frame; state float32 [S], on host or device. Does not block."""
@@ -137,12 +137,12 @@ class PlainOpening(PlainStage):
     @by_kernels
     def body(self) -> None:
         shapes, _ = self.variant
-        given = {**self._rooms.at(shapes), STATE: self._state.fields[STATE]}
+        values = {**self._rooms.at(shapes), STATE: self._state.fields[STATE]}
         for micro in self.micro_requests:
-            given |= computed(self._policy, micro, given)
+            values |= computed(self._policy, micro, values)
         self._count += 1
         names = {leaf.name for micro in self.micro_requests for leaf in micro.leaves}
-        self._left.put(self.variant, ({name: given[name] for name in names & given.keys()}, self._count))
+        self._left.put(self.variant, ({name: values[name] for name in names & values.keys()}, self._count))
 
 
 class PlainStep(PlainStage):
@@ -215,26 +215,26 @@ class PlainStep(PlainStage):
     @by_kernels
     def body(self) -> None:
         (_, dt, _, more, carry), (_, _, joints, _) = self._numbers, self.variant
-        found, own = self._field()
+        guided, unguided = self._field()
         if self._before is not None:
-            found = extrapolated(found, own, self._before, more, carry)
-            self._before.copy_(own)
-        self._moved.copy_((dt * found[..., :joints]).square().mean(dim=-1).sqrt()[0])
-        self._update.copy_(dt * found)
+            guided = extrapolated(guided, unguided, self._before, more, carry)
+            self._before.copy_(unguided)
+        self._moved.copy_((dt * guided[..., :joints]).square().mean(dim=-1).sqrt()[0])
+        self._update.copy_(dt * guided)
         self._x.add_(self._update)
 
     def _field(self) -> tuple[Tensor, Tensor]:
         """The velocity with guidance and without it, with the same operations as models.flow.rtc and
         models.flow.committed."""
         (shapes, form, _, _), x, (t, _, strength) = self.variant, self._x, self._numbers[:3]
-        kept = {**self._rooms.at(shapes), **self.opening, "noise": self._noise, "dt": self._numbers[1:2]}
+        values = {**self._rooms.at(shapes), **self.opening, "noise": self._noise, "dt": self._numbers[1:2]}
         time = self._numbers[:1]
         if form is Form.COMMITTED:
-            held = self._order < self._given["committed"]
-            times = time.expand(len(held)).masked_fill(held, 0.0)[None]
-            v = self._flow.velocity(x, times, self._state, kept).masked_fill(held[:, None], 0.0)
+            committed = self._order < self._given["committed"]
+            times = time.expand(len(committed)).masked_fill(committed, 0.0)[None]
+            v = self._flow.velocity(x, times, self._state, values).masked_fill(committed[:, None], 0.0)
             return v, v
-        v = self._flow.velocity(x, time, self._state, kept)
+        v = self._flow.velocity(x, time, self._state, values)
         if form is Form.FREE:
             return v, v
         error = self._given["target"] - (x - t * v)

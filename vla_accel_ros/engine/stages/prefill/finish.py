@@ -97,11 +97,11 @@ class FinishInt8(Finish):
         )
 
     def body(self) -> None:
-        ops, own, index = self.ops, self._small, len(self.prefix.layers) - 1
+        ops, small, index = self.ops, self._small, len(self.prefix.layers) - 1
         x, rows = self._x.flatten(0, 1), self._normed
         self._x.copy_(self.carry[self.slots.long()][:, None])
-        ops.rms_norm_int8(x, self._factors[0], rows.of(own.qkv))
-        ops.multiply_int8(rows.of(own.qkv), own.qkv, self._qkv.flatten(0, 1))
+        ops.rms_norm_int8(x, self._factors[0], rows.of(small.qkv))
+        ops.multiply_int8(rows.of(small.qkv), small.qkv, self._qkv.flatten(0, 1))
         ops.place_qkv(
             self._qkv, self.cos, self.sin, self.positions, self._q, self._k, self._v, self._zeros,
             self._zeros,
@@ -109,8 +109,8 @@ class FinishInt8(Finish):
         ops.attend(
             self._q, self.pool.k[:, index], self.pool.v[:, index], self.slots, self.lengths, self._attended
         )
-        ops.multiply_int8(self._read.rounded(ops, own.o), own.o, x, None, "add")
-        ops.rms_norm_int8(x, self._factors[1], rows.of(own.gate_up))
-        ops.gated_int8(rows.of(own.gate_up), own.gate_up, self._fed.flatten(0, 1))
-        ops.multiply_int8(self._fed_rows.rounded(ops, own.down), own.down, x, None, "add")
+        ops.multiply_int8(self._read.rounded(ops, small.o), small.o, x, None, "add")
+        ops.rms_norm_int8(x, self._factors[1], rows.of(small.gate_up))
+        ops.gated_int8(rows.of(small.gate_up), small.gate_up, self._fed.flatten(0, 1))
+        ops.multiply_int8(self._fed_rows.rounded(ops, small.down), small.down, x, None, "add")
         ops.rms_norm(x, self.prefix.final_norm, self.hidden.flatten(0, 1))

@@ -112,8 +112,8 @@ class Groups:
                 words = prompt()
                 prefill = stages.prefill(len(images), len(words))
                 prefill.set([words], [slot], states)
-                groups, seen = self._groups(encode, prefill), len(encode.tokens)
-                length = seen + len(words) + prefill.beside
+                groups, image_tokens = self._groups(encode, prefill), len(encode.tokens)
+                length = image_tokens + len(words) + prefill.beside
                 frame = Frame(slot, length, length - len(words), groups, stages.partition())
                 if (encode, prefill, frame.partition) not in self._recorded:
                     self._record(frame)
@@ -146,10 +146,10 @@ class Groups:
         then is `Frame.end_upload`."""
         if self._device.type != "cuda":
             return frame.end_upload
-        over = current_stream(self._device).record_event()
+        event = current_stream(self._device).record_event()
 
         def wait() -> None:
-            over.synchronize()
+            event.synchronize()
             frame.end_upload()
 
         return wait

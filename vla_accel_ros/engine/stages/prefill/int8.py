@@ -38,22 +38,22 @@ class EncodeInt8(Encode):
         self._norms = [
             [
                 (smoothed(norm.weight, weight), smoothed(norm.bias, weight))
-                for norm, weight in ((layer.layer_norm1, own.qkv), (layer.layer_norm2, own.fc1))
+                for norm, weight in ((layer.layer_norm1, weights.qkv), (layer.layer_norm2, weights.fc1))
             ]
-            for layer, own in zip(self._layers, small, strict=True)
+            for layer, weights in zip(self._layers, small, strict=True)
         ]
 
     def _layer(self, index: int, left: Any) -> Any:
-        ops, own, (first, second) = self.ops, self._small[index], self._norms[index]
+        ops, small, (first, second) = self.ops, self._small[index], self._norms[index]
         layer, narrow = self._layers[index], self._narrow
-        ops.layer_norm_int8(self._x, *first, narrow.of(own.qkv))
-        ops.multiply_int8(narrow.of(own.qkv), own.qkv, self._qkv_out, self._qkv_bias[index])
-        attended = narrow.rounded(ops, own.o, self._attended())
-        ops.multiply_int8(attended, own.o, self._x, layer.self_attn.out_proj.bias, "add")
-        ops.layer_norm_int8(self._x, *second, narrow.of(own.fc1))
-        ops.multiply_int8(narrow.of(own.fc1), own.fc1, self._fed, layer.mlp.fc1.bias, "gelu")
-        fed = self._wide.rounded(ops, own.fc2)
-        ops.multiply_int8(fed, own.fc2, self._x, layer.mlp.fc2.bias, "add")
+        ops.layer_norm_int8(self._x, *first, narrow.of(small.qkv))
+        ops.multiply_int8(narrow.of(small.qkv), small.qkv, self._qkv_out, self._qkv_bias[index])
+        attended = narrow.rounded(ops, small.o, self._attended())
+        ops.multiply_int8(attended, small.o, self._x, layer.self_attn.out_proj.bias, "add")
+        ops.layer_norm_int8(self._x, *second, narrow.of(small.fc1))
+        ops.multiply_int8(narrow.of(small.fc1), small.fc1, self._fed, layer.mlp.fc1.bias, "gelu")
+        fed = self._wide.rounded(ops, small.fc2)
+        ops.multiply_int8(fed, small.fc2, self._x, layer.mlp.fc2.bias, "add")
         return None, None
 
 
@@ -68,21 +68,21 @@ class PrefillInt8(Prefill):
         )
         attention, mlp = self.prefix.attention_norm, self.prefix.mlp_norm
         self._factors = [
-            (smoothed(1.0 + attention[index], own.qkv), smoothed(1.0 + mlp[index], own.gate_up))
-            for index, own in enumerate(small)
+            (smoothed(1.0 + attention[index], weights.qkv), smoothed(1.0 + mlp[index], weights.gate_up))
+            for index, weights in enumerate(small)
         ]
 
     def _layer(self, index: int, made: Tensor | None) -> None:
-        ops, own, (first, second) = self.ops, self._small[index], self._factors[index]
+        ops, small, (first, second) = self.ops, self._small[index], self._factors[index]
         x, rows = self._x.flatten(0, 1), self._rows_in
-        ops.rms_norm_int8(x, first, rows.of(own.qkv))
+        ops.rms_norm_int8(x, first, rows.of(small.qkv))
         if index == len(self._small) - 1:
-            last = columns(own.qkv, -self._kv.shape[2])
-            ops.multiply_int8(rows.of(own.qkv), last, self._kv.flatten(0, 1))
+            last = columns(small.qkv, -self._kv.shape[2])
+            ops.multiply_int8(rows.of(small.qkv), last, self._kv.flatten(0, 1))
             return
-        ops.multiply_int8(rows.of(own.qkv), own.qkv, self._qkv.flatten(0, 1))
+        ops.multiply_int8(rows.of(small.qkv), small.qkv, self._qkv.flatten(0, 1))
         self._attend(index)
-        ops.multiply_int8(self._read.rounded(ops, own.o), own.o, x, None, "add")
-        ops.rms_norm_int8(x, second, rows.of(own.gate_up))
-        ops.gated_int8(rows.of(own.gate_up), own.gate_up, self._fed.flatten(0, 1))
-        ops.multiply_int8(self._fed_rows.rounded(ops, own.down), own.down, x, None, "add")
+        ops.multiply_int8(self._read.rounded(ops, small.o), small.o, x, None, "add")
+        ops.rms_norm_int8(x, second, rows.of(small.gate_up))
+        ops.gated_int8(rows.of(small.gate_up), small.gate_up, self._fed.flatten(0, 1))
+        ops.multiply_int8(self._fed_rows.rounded(ops, small.down), small.down, x, None, "add")

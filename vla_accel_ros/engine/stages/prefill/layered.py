@@ -38,13 +38,13 @@ class Layered(Stage):
         first, end = self.computed
         if first == 0:
             self._enter()
-        left = self._left[first] if first else None
+        hidden = self._left[first] if first else None
         for index in range(first, end):
-            left = self._layer(index, left)
+            hidden = self._layer(index, hidden)
         if end == len(self.costs):
-            self._leave(left)
+            self._leave(hidden)
         else:
-            self._left[end] = left
+            self._left[end] = hidden
 
     @contextmanager
     def only(self, layers: tuple[int, int]) -> Iterator[None]:
@@ -86,9 +86,9 @@ def grouped(stages: Sequence[Layered], count: int) -> list[list[Part]]:
     layers = [(stage, index) for stage in stages for index in range(len(stage.costs))]
     groups: list[list[Part]] = []
     for size in sizes([stage.costs[index] for stage, index in layers], count):
-        taken, layers = layers[:size], layers[size:]
-        parts = [(stage, [index for of, index in taken if of is stage]) for stage in stages]
-        groups.append([(stage, (found[0], found[-1] + 1)) for stage, found in parts if found])
+        group, layers = layers[:size], layers[size:]
+        parts = [(stage, [index for owner, index in group if owner is stage]) for stage in stages]
+        groups.append([(stage, (indices[0], indices[-1] + 1)) for stage, indices in parts if indices])
     return groups
 
 
@@ -100,12 +100,12 @@ def sizes(costs: Sequence[float], count: int) -> list[int]:
     """
     if not 1 <= count <= len(costs):
         raise ValueError(f"{len(costs)} layers cannot be in {count} groups; give 1 to {len(costs)}.")
-    found, rest = list[int](), list(costs)
-    for left in range(count, 0, -1):
-        share, size, cost = sum(rest) / left, 1, rest[0]
-        while len(rest) - size >= left and (left == 1 or cost + rest[size] / 2 <= share):
-            cost += rest[size]
+    numbers, remaining = list[int](), list(costs)
+    for groups in range(count, 0, -1):
+        share, size, cost = sum(remaining) / groups, 1, remaining[0]
+        while len(remaining) - size >= groups and (groups == 1 or cost + remaining[size] / 2 <= share):
+            cost += remaining[size]
             size += 1
-        found.append(size)
-        rest = rest[size:]
-    return found
+        numbers.append(size)
+        remaining = remaining[size:]
+    return numbers

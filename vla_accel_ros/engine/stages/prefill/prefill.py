@@ -79,8 +79,8 @@ class Prefill(Layered):
         self._zeros = torch.zeros_like(self.slots)
 
         def place(name: str, width: int) -> Tensor:
-            most = batch * pool.max_tokens * width
-            return memory.take(f"{name} {batch}", batch, tokens, width, most=most)
+            elements = batch * pool.max_tokens * width
+            return memory.take(f"{name} {batch}", batch, tokens, width, most=elements)
 
         self._place_rows = place
         self._x, self._normed = place("x", sizes.width), place("normed", sizes.width)
@@ -90,11 +90,14 @@ class Prefill(Layered):
         self._attended = place("attended", attended)
         self._gate_up, self._fed = place("gate and up", 2 * sizes.mlp), place("fed", sizes.mlp)
         self._images, self._scale = images, math.sqrt(sizes.width)
-        parts, most = ops.parts(batch * tokens, prefix.layers[0].down), batch * pool.max_tokens * sizes.width
+        parts, elements = (
+            ops.parts(batch * tokens, prefix.layers[0].down),
+            batch * pool.max_tokens * sizes.width,
+        )
         self._made: Tensor | None = None
         if parts > 1:
             name = f"{parts} parts {batch}"
-            self._made = memory.take(name, parts, batch, tokens, sizes.width, most=parts * most)
+            self._made = memory.take(name, parts, batch, tokens, sizes.width, most=parts * elements)
         self._batch, self._crossed = torch.arange(batch, device=self.device), crossed
         self._seen: Tensor | None = None
         if self.beside:
@@ -105,16 +108,16 @@ class Prefill(Layered):
         """prompts int64 [t], each with t at most the bucket; slots: as many; states float32 [S], normalised,
         on the host: as many, for a prefix with a state. Does not block."""
         padded = np.zeros(self.prompt.shape, np.int64)
-        there: list[tuple[int, Tensor]] = []
+        on_device: list[tuple[int, Tensor]] = []
         for row, prompt in enumerate(prompts):
             if prompt.is_cuda:
-                there.append((row, prompt))
+                on_device.append((row, prompt))
             else:
                 padded[row, : len(prompt)] = prompt.numpy()
         lengths = [self._images + len(prompt) + self.beside for prompt in prompts]
-        given = {"state": torch.stack(list(states))} if self.beside else {}
-        self._inputs.put(prompt=padded, slots=slots, lengths=lengths, **given)
-        for row, prompt in there:
+        state = {"state": torch.stack(list(states))} if self.beside else {}
+        self._inputs.put(prompt=padded, slots=slots, lengths=lengths, **state)
+        for row, prompt in on_device:
             self.prompt[row, : len(prompt)].copy_(prompt)
 
     def _layer(self, index: int, made: Tensor | None) -> Tensor | None:
@@ -141,8 +144,8 @@ class Prefill(Layered):
         weight, bias = self.prefix.state_weight, self.prefix.state_bias
         if weight is not None and self._seen is not None:
             self._x[self._batch, self.lengths.long() - 1] = F.linear(self.state, weight, bias).to(words.dtype)
-            others = self.lengths[:, None] - 1
-            torch.add(others, (self._tokens > others).int(), out=self._seen)
+            last = self.lengths[:, None] - 1
+            torch.add(last, (self._tokens > last).int(), out=self._seen)
 
     def _down(self, weight: Tensor) -> Tensor | None:
         """Add a layer's MLP output to x, or return the parts of a split-K product for the next norm to
@@ -179,10 +182,10 @@ class Prefill(Layered):
         cross, tokens, slots = self.prefix.cross, self._x.shape[1], self.slots.long()
         if cross is None or self._crossed is None:
             return
-        for own, weight, crossed in zip((self.pool.k, self.pool.v), cross[1:], self._crossed, strict=True):
-            rows = own[slots[:, None], cross.layers, :, :tokens].transpose(2, 3)
-            made = rows.flatten(3) @ weight.mT
-            crossed[:, :, :, :tokens][slots] = made.view(rows.shape).transpose(2, 3)
+        for kv, weight, crossed in zip((self.pool.k, self.pool.v), cross[1:], self._crossed, strict=True):
+            rows = kv[slots[:, None], cross.layers, :, :tokens].transpose(2, 3)
+            product = rows.flatten(3) @ weight.mT
+            crossed[:, :, :, :tokens][slots] = product.view(rows.shape).transpose(2, 3)
 
     def _place(self, y: Tensor, q: Tensor, index: int) -> None:
         k, v = self.pool.k[:, index], self.pool.v[:, index]

@@ -58,14 +58,14 @@ class Towers(Stage):
         policy: the robot's. Raises ValueError for an observation that the policy cannot take, Torn if the
         image was overwritten. The image is not needed after this.
         """
-        given = policy.host_inputs(observation)
-        words = torch.empty(len(given.tokens), dtype=torch.int64, device=self.device)
+        inputs = policy.host_inputs(observation)
+        words = torch.empty(len(inputs.tokens), dtype=torch.int64, device=self.device)
         with self._lock:
-            self.upload.take(given.images, observation.check_intact)
+            self.upload.take(inputs.images, observation.check_intact)
             self.capture()
             self.run()
             self.upload.read()
-            put(words, torch.tensor(given.tokens))
+            put(words, torch.tensor(inputs.tokens))
             embeddings = self._policy.join(self.tokens, words)[0]
             out[: len(embeddings)].copy_(embeddings)
         return len(embeddings), len(words)
