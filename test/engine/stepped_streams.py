@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from builders import make_policy
+from builders import make_observation, make_policy
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import MicroBatch, Pace
@@ -87,6 +87,13 @@ class Stepped:
     def see(self) -> bool:
         """Vision's turn, which steps the lane until its own frame is seen."""
         return self.stream.run_vision()
+
+    def act_on(self, *stamps_ns: int) -> None:
+        """Frames of these times are seen, each when the one before was acted on."""
+        for stamp_ns in stamps_ns:
+            self.world.observations.append(make_observation(stamp_ns=stamp_ns))
+            assert self.see()
+            self.step()
 
     def step(self) -> list[str]:
         """Whatever may run; what it was."""

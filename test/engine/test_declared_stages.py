@@ -233,15 +233,3 @@ def test_robots_with_their_own_arms_share_micro_batches(
         np.testing.assert_array_equal(request.result.actions, expected)
     for prefix in prefixes.values():
         prefix.release()
-
-
-def test_a_chunk_is_computed_again_to_the_bit_by_another_engine(policy: EightStages, make: Make) -> None:
-    chunks = []
-    for _ in range(2):
-        engine = make(policy, steps=STEPS, staggered=2)
-        for seed in range(3):
-            with engine.observe(make_observation(seed)) as prefix:
-                chunks.append(engine.act(prefix, noise=5 + seed))
-    for first, second in zip(chunks[:3], chunks[3:], strict=True):
-        np.testing.assert_array_equal(first.actions, second.actions)
-        np.testing.assert_array_equal(first.step_magnitudes, second.step_magnitudes)

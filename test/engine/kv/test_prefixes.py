@@ -158,24 +158,6 @@ def test_versions_grow_with_every_frame_whosever_it_is() -> None:
     assert [prefixes.newest_version(robot) for robot in ROBOTS] == [0, 1, 2]
 
 
-def test_a_block_gives_its_frame_back() -> None:
-    pool, prefixes = make_prefixes()
-    with prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1) as first:
-        prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1).release()
-        assert pool.free == SLOTS - 2
-    assert pool.free == SLOTS - 1
-    with pytest.raises(ValueError, match="prefix 0 was released"):
-        prefixes.hold(first)
-
-
-def test_a_frame_of_another_pool_is_refused() -> None:
-    pool, prefixes = make_prefixes()
-    _, others = make_prefixes()
-    prefix = prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1)
-    with pytest.raises(ValueError, match="prefix 0 is another engine's"):
-        others.hold(prefix)
-
-
 @pytest.mark.gpu
 def test_a_robots_slot_is_written_again_after_the_lane_that_wrote_it() -> None:
     """Also if whoever removes the robot does so while that lane is still busy."""

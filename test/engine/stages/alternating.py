@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,10 +12,14 @@ from openvla_builders import make_openvla_observation
 from shared.decoding import decode
 from vla_accel_ros.engine.config import PIPELINED, RATE, SPECULATIVE
 from vla_accel_ros.engine.engine import Engine
+from vla_accel_ros.engine.kv.pages import PagePool
+from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.rules.tokens import TokenFrames
+from vla_accel_ros.engine.runner.answers import Answers
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
+from vla_accel_ros.models.pi.model import Pi
 
 
 class Alternating(TokenFrames):
@@ -54,3 +59,22 @@ def assert_frames_say_what_they_say_alone(policy: OpenVLAPolicy, count: int) -> 
     assert forward is not None
     assert all(stage.captured for stage in forward.stages) == (policy.device.type == "cuda")
     return forward
+
+
+def assert_answers_say_what_they_say_alone(
+    model: Pi, pool: KVPool, pages: PagePool, forward: PackedForward, lengths: Sequence[int], count: int
+) -> None:
+    """Of prefixes of these lengths, which come one after another while those before are answered."""
+    answers = Answers(model, pool, pages, stop=None, forward=forward)
+    made, wanted, said = torch.Generator().manual_seed(2), {}, []
+    for tokens in lengths:
+        slot = pool.acquire()
+        with torch.inference_mode():
+            embeddings = torch.randn(1, tokens, model.config.prefix.width, generator=made).to(pool.k.device)
+            hidden, past = model.prefix(embeddings, out=pool.view(slot, tokens))
+            alone = [int(step.tokens) for step in decode(model, past, hidden[:, -1], count)]
+        wanted[answers.begin(slot, tokens, hidden[0, -1], count)] = alone
+        said += answers.advance()
+    while answers.open:
+        said += answers.advance()
+    assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted

@@ -156,14 +156,6 @@ def test_int4_weights_may_go_with_int8_rows(kind: str) -> None:
     assert held["int4"] < held["w8a8-int4"]
 
 
-@kinds
-def test_the_plain_model_does_not_notice(kind: str) -> None:
-    model = make_model(make_config(kind), varied=False)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    Run(model, W8A8, Int8(calibration(model)))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 def test_the_log_says_whether_it_is_calibrated() -> None:
     assert "columns are not smoothed: a file of `vla calibrate`" in Int8().said
     model = make_model(make_config("pi05"))

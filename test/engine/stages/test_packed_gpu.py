@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from alternating import assert_frames_say_what_they_say_alone
+from alternating import assert_answers_say_what_they_say_alone, assert_frames_say_what_they_say_alone
 from builders import make_config, make_model
 from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from seated import Seated
 from torch import Tensor
 
-from shared.decoding import decode
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.runner.answers import Answers
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
@@ -105,20 +103,8 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     model = gemma(torch.float32)
     sizes = model.config.prefix
     pool, pages = KVPool(sizes, 8, 48, CUDA, torch.float32), PagePool(sizes, 64, 3, CUDA, torch.float32)
-    fused = PackedForward(model.language_model, sizes, positions=64)
-    answers = Answers(model, pool, pages, stop=None, forward=fused)
-    made, wanted, said = torch.Generator().manual_seed(2), {}, []
-    for tokens in (5, 40, 17, 33, 8, 29):
-        slot = pool.acquire()
-        with torch.inference_mode():
-            embeddings, out = drawn(made, 1, tokens, sizes.width), pool.view(slot, tokens)
-            hidden, past = model.prefix(embeddings, out=out)
-            alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 11)]
-        wanted[answers.begin(slot, tokens, hidden[0, -1], 11)] = alone
-        said += answers.advance()
-    while answers.open:
-        said += answers.advance()
-    assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted
+    forward = PackedForward(model.language_model, sizes, positions=64)
+    assert_answers_say_what_they_say_alone(model, pool, pages, forward, (5, 40, 17, 33, 8, 29), 11)
 
 
 @pytest.mark.parametrize("kind", ["gemma", "llama"])

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from alternating import assert_frames_say_what_they_say_alone
+from alternating import assert_answers_say_what_they_say_alone, assert_frames_say_what_they_say_alone
 from builders import make_config, make_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openvla_builders import make_openvla, make_openvla_config, make_openvla_folder
 from torch import Tensor
 
-from shared.decoding import decode
 from vla_accel_ros.engine.kv.pages import PagePool
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.runner.answers import Answers
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.packed_stage import Words
 from vla_accel_ros.engine.stages.prefill.layered import sizes as sizes_of
@@ -117,18 +115,8 @@ def test_answers_in_slots_and_pages_say_what_they_say_alone() -> None:
     model = make_model(make_config("pi05"))
     sizes = model.config.prefix
     pool, pages = KVPool(sizes, 4, 16, CPU, torch.float32), PagePool(sizes, 20, 3, CPU, torch.float32)
-    answers = Answers(model, pool, pages, stop=None, forward=PackedForward(model.language_model, sizes))
-    made, wanted, said = torch.Generator().manual_seed(2), {}, []
-    for tokens in (5, 9, 3):
-        slot = pool.acquire()
-        with torch.inference_mode():
-            hidden, past = model.prefix(drawn(made, 1, tokens, sizes.width), out=pool.view(slot, tokens))
-            alone = [int(s.tokens) for s in decode(model, past, hidden[:, -1], 7)]
-        wanted[answers.begin(slot, tokens, hidden[0, -1], 7)] = alone
-        said += answers.advance()
-    while answers.open:
-        said += answers.advance()
-    assert {answer: [one.token for one in said if one.answer is answer] for answer in wanted} == wanted
+    forward = PackedForward(model.language_model, sizes)
+    assert_answers_say_what_they_say_alone(model, pool, pages, forward, (5, 9, 3), 7)
 
 
 @torch.inference_mode()

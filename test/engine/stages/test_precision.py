@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from builders import make_config, make_model, make_observation, make_policy
+from calibrations import calibration
 from openvla_builders import make_openvla_folder
 from stage_runs import Run, apart
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.pool import KVPool
+from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.packed_forward import FEW_ROWS, PackedForward
 from vla_accel_ros.engine.stages.precision import EXACT, PRECISIONS, Small, check
 from vla_accel_ros.engine.stages.stages import Stages
@@ -54,6 +56,7 @@ def test_the_plain_model_and_exact_stages_do_not_notice() -> None:
     first = Run(model)
     for precision in OF_ANY_SIZE[1:]:
         Run(model, precision)
+    Run(model, "w8a8", Int8(calibration(model)))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(Run(model).actions, first.actions)
 

@@ -52,10 +52,16 @@ def observe(setting: Setting, images: np.ndarray, prompt: Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("words", [1, 5, BUCKET, BUCKET + 1, 32])
-def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
-    setting = Setting(kind)
+@pytest.mark.parametrize(
+    ("views", "words", "ops"),
+    [
+        *((views, words, None) for views in (1, 2) for words in (1, 5, BUCKET, BUCKET + 1, 32)),
+        (2, 5, InParts),
+    ],
+)
+def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int, ops: Any) -> None:
+    """ops: whose products are in parts."""
+    setting = Setting(kind, ops=ops)
     images, prompt = setting.frame(views, words)
     hidden, kv = plain_prefix(setting.model, images, prompt)
     setting.pool.k.fill_(7.0)
@@ -66,28 +72,6 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int) -> None:
     torch.testing.assert_close(ours.v, kv.v, **NEAR)
     assert (setting.pool.k[[0, 1, 3]] == 7.0).all()
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_product_in_parts_makes_the_same_prefix(kind: str) -> None:
-    setting = Setting(kind, ops=InParts)
-    images, prompt = setting.frame(2, 5)
-    hidden, kv = plain_prefix(setting.model, images, prompt)
-    (length,) = setting.stages.observe([images], [prompt], [2])
-    ours = setting.pool.view(2, length)
-    torch.testing.assert_close(ours.k, kv.k, **NEAR)
-    torch.testing.assert_close(ours.v, kv.v, **NEAR)
-    torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
-
-
-def test_cameras_may_be_of_any_size_and_change_it() -> None:
-    setting, rng = Setting("pi05"), np.random.default_rng(0)
-    _, prompt = setting.frame(1, 5)
-    for shapes in (((28, 28), (40, 61)), ((40, 61), (90, 20)), ((28, 28), (28, 28))):
-        images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
-        _, kv = plain_prefix(setting.model, images, prompt)
-        (length,) = setting.stages.observe([images], [prompt], [0])
-        torch.testing.assert_close(setting.pool.view(0, length).k, kv.k, **NEAR)
 
 
 @pytest.mark.parametrize("kind", KINDS)

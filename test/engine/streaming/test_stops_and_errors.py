@@ -123,10 +123,7 @@ def test_a_chunk_that_fails_is_reported_and_the_next_frame_is_acted_on():
         raise RuntimeError("out of memory")
 
     actor.run = fails
-    for stamp_ns in (100, 200):
-        world.observations.append(make_observation(stamp_ns=stamp_ns))
-        assert stepped.see()
-        stepped.step()
+    stepped.act_on(100, 200)
     ((name, error),) = world.errors
     assert name == "action" and str(error) == "out of memory"
     assert [chunk.stamp_ns for chunk in world.chunks] == [200]
@@ -180,10 +177,7 @@ def test_a_chunk_that_is_forgotten_while_it_is_made_is_not_given_out_and_the_nex
         run(batch)
 
     actor.run = moved_meanwhile
-    for stamp_ns in (100, 200):
-        world.observations.append(make_observation(stamp_ns=stamp_ns))
-        assert stepped.see()
-        stepped.step()
+    stepped.act_on(100, 200)
     assert [chunk.stamp_ns for chunk in world.chunks] == [200] and not world.errors
 
 
@@ -303,10 +297,8 @@ def test_a_chunk_that_cannot_be_limited_is_an_error_and_the_next_one_comes():
     world = World()
     stepped = Stepped(world, answers=False)
     stepped.stream._ports = replace(stepped.stream._ports, limit=limit)
-    world.observations += [make_observation(0, stamp_ns=100), make_observation(1, stamp_ns=200)]
-    assert stepped.see() and stepped.step() == [ACT]
+    stepped.act_on(100, 200)
     assert [(loop, str(error)) for loop, error in world.errors] == [("action", "no horizon")]
-    assert stepped.see() and stepped.step() == [ACT]
     assert [chunk.stamp_ns for chunk in world.chunks] == [200]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from builders import CAMERAS, make_config, make_model, make_observation, make_policy
+from eight_stages import make_eight
 from openvla_builders import CAMERA, make_openvla_folder, make_openvla_observation
 from smolvla_recording import make_smolvla_folder
 
@@ -129,13 +130,13 @@ def overwritten(observation: Observation) -> Observation:
     return replace(observation, intact=intact)
 
 
-@pytest.mark.parametrize("family", ["pi05", "openvla"])
+@pytest.mark.parametrize("family", ["pi05", "openvla", "without kernels"])
 def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(family: str, tmp_path: Path) -> None:
     if family == "openvla":
         policy: Any = load_policy(make_openvla_folder(tmp_path, seed=3))
         first, torn, last = (make_openvla_observation(seed) for seed in range(3))
     else:
-        policy = make_policy(family)
+        policy = make_policy(family) if family == "pi05" else make_eight()
         first, torn, last = (mixed(seed) for seed in range(3))
     engine, other = Engine(policy, fast=True), Engine(policy, fast=True)
     with engine.observe(first) as prefix:

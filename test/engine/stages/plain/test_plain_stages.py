@@ -29,7 +29,7 @@ from vla_accel_ros.models.flow.sampling import TIME_RULES, sample
 from vla_accel_ros.models.flow.solver import SOLVERS
 from vla_accel_ros.models.policies import FlowField
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
-from vla_accel_ros.types import Chunk, Torn
+from vla_accel_ros.types import Chunk
 
 pytestmark = pytest.mark.usefixtures("same_kernels")
 STEPS = 4
@@ -247,31 +247,6 @@ def test_a_prepared_engine_has_all_slots_free_and_the_same_chunks(policy: SmolVL
             chunks.append(each.act(prefix))
     assert_same(*chunks)
     engine.prepare((), ())
-
-
-def test_of_a_torn_frame_nothing_comes_and_the_next_is_as_ever(engines: tuple[Engine, Engine]) -> None:
-    plain, fast = engines
-
-    def overwritten() -> bool:
-        for picture in torn.images.values():
-            picture[:] = 0
-        return False
-
-    torn = frame(6)
-    with fast.observe(frame(5)) as prefix:
-        free = fast.runner.pool.free
-        with pytest.raises(Torn, match="overwritten"):
-            fast.observe(replace(torn, intact=overwritten))
-        assert fast.runner.pool.free == free
-        newest = fast.runner.prefixes.newest()
-        assert newest is not None
-        with newest:
-            assert newest.version == prefix.version
-    made = []
-    for engine in (plain, fast):
-        with engine.observe(frame(7)) as prefix:
-            made.append(engine.act(prefix, noise=2))
-    assert_same(*made)
 
 
 def test_what_does_not_fit_is_refused(engines: tuple[Engine, Engine]) -> None:
