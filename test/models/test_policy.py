@@ -59,10 +59,6 @@ def test_images_come_in_prefix_order_and_absent_ones_do_not_come() -> None:
     assert only.images.shape == (1, 3, 28, 28)
 
 
-def test_images_of_any_size_are_fitted() -> None:
-    assert PI05.inputs(make_observation(size=(48, 64))).images.shape == (2, 3, 28, 28)
-
-
 def test_state_is_normalised_then_padded() -> None:
     observation = make_observation()
     state = PI0.inputs(observation).state

@@ -67,14 +67,6 @@ def test_the_network_is_given_them_normalised(kind: str, device: str) -> None:
         assert t[0, :2].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_committed_is_an_ordinary_chunk(kind: str, device: str) -> None:
-    engine = make_engine(kind, device=device)
-    chunk, free = act(engine, np.zeros((0, JOINTS), np.float32)), act(engine, None)
-    assert np.array_equal(chunk.actions, free.actions)
-    assert np.array_equal(chunk.update_magnitudes, free.update_magnitudes)
-
-
 def test_a_policy_that_was_not_trained_so_refuses() -> None:
     committed = np.zeros((3, JOINTS), np.float32)
     with pytest.raises(ValueError, match=r"3 actions .* 2"):

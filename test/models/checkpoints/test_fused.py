@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from builders import make_checkpoint, make_config
@@ -30,6 +31,7 @@ from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_sa
 from vla_accel_ros.models.checkpoints.shards import FUSED, read_headers, read_table
 from vla_accel_ros.models.checkpoints.streaming import read, same
 from vla_accel_ros.models.layers.fused import fused_parts
+from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
 
@@ -214,35 +216,38 @@ def test_parts_that_do_not_fit_the_model_are_named(tmp_path: Path) -> None:
     refused(out, "missing", first, "unexpected", name)
 
 
-@pytest.fixture(scope="module", params=["OpenVLA", "openpi pi0"])
-def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A converted folder; not to be changed."""
-    folder = tmp_path_factory.mktemp("converted")
-    return convert(MAKERS[request.param](folder / "source"), folder / "out")
+@pytest.fixture(scope="module", params=["OpenVLA", "openpi pi0", "OpenVLA, published"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder, converted or as it is published; not to be changed."""
+    name, _, published = request.param.partition(", ")
+    folder = tmp_path_factory.mktemp("whole")
+    source = make_openvla_folder(folder / "source") if published else MAKERS[name](folder / "source")
+    return source if published else convert(source, folder / "out")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_damaged_converted_file_is_refused_or_loads_finite_numbers(
-    converted: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+def test_a_damaged_file_is_refused_or_loads_finite_numbers(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Any bytes overwritten, most of them in the header, any end cut off."""
-    out = Path(shutil.copytree(converted, tmp_path_factory.mktemp("damaged") / "out"))
-    file = out / "model.safetensors"
-    whole = bytearray(file.read_bytes())
+    out = Path(shutil.copytree(whole, tmp_path_factory.mktemp("damaged") / "out"))
+    file = out / data.draw(st.sampled_from(["model.safetensors", "config.json", "tokenizer.json"]))
+    content = bytearray(file.read_bytes())
     if data.draw(st.booleans(), label="cut"):
-        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
     else:
-        start = data.draw(st.integers(0, min(len(whole), 20_000) - 1))
+        start = data.draw(st.integers(0, min(len(content), 20_000) - 1))
         junk = data.draw(st.binary(min_size=1, max_size=16))
-        whole[start : start + len(junk)] = junk
-    file.write_bytes(bytes(whole))
+        content[start : start + len(junk)] = junk
+    file.write_bytes(bytes(content))
     try:
         policy = load_policy(out)
     except ValueError as error:
         assert str(out) in str(error) and "\n" not in str(error)
         return
     assert all(bool(parameter.isfinite().all()) for parameter in policy.model.parameters())
+    assert not isinstance(policy, OpenVLAPolicy) or np.isfinite(policy.stats.low).all()
 
 
 MEASURE = """

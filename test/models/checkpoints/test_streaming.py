@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openvla_builders import make_openvla_config, make_openvla_folder
 from safetensors.torch import save_file
@@ -20,7 +19,6 @@ from vla_accel_ros.models.checkpoints import streaming
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.checkpoints.shards import read_headers, read_table
 from vla_accel_ros.models.checkpoints.streaming import fill, is_finite, on_meta, read, same
-from vla_accel_ros.models.openvla.policy import OpenVLAPolicy
 
 ROOT = Path(__file__).resolve().parents[3]
 MB = 1 << 20
@@ -161,28 +159,3 @@ def test_the_gpu_gets_the_same_weights(tmp_path: Path) -> None:
     here, there = (load_policy(folder, device).model.state_dict() for device in ("cpu", "cuda"))
     assert all(torch.equal(there[name].cpu(), tensor) for name, tensor in here.items())
     assert {tensor.device.type for tensor in there.values()} == {"cuda"}
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_a_damaged_file_is_refused_or_loads_finite_numbers(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any bytes overwritten, any end cut off: an error of one sentence, or a whole policy."""
-    folder = make_openvla_folder(tmp_path_factory.mktemp("damaged"))
-    file = folder / data.draw(st.sampled_from(["model.safetensors", "config.json", "tokenizer.json"]))
-    whole = bytearray(file.read_bytes())
-    if data.draw(st.booleans(), label="cut"):
-        whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    else:
-        start = data.draw(st.integers(0, min(len(whole), 4096) - 1))
-        junk = data.draw(st.binary(min_size=1, max_size=16))
-        whole[start : start + len(junk)] = junk
-    file.write_bytes(bytes(whole))
-    try:
-        policy = load_policy(folder)
-    except ValueError as error:
-        assert str(folder) in str(error)
-        return
-    assert all(bool(parameter.isfinite().all()) for parameter in policy.model.parameters())
-    assert isinstance(policy, OpenVLAPolicy) and np.isfinite(policy.stats.low).all()

@@ -143,34 +143,6 @@ def test_what_only_later_frames_and_the_videos_end_read_changes_no_bit(folder: P
     assert not same(native, load_policy(folder))
 
 
-def test_a_convolution_of_one_frame_is_that_of_three_dimensions() -> None:
-    stored = load_vae()
-    encoder = FastWAMOracle.load("fastwam/checkpoint").in_float64.policy.model.vae.encoder
-    frame = torch.randn(1, 12, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    frames = torch.nn.functional.pad(frame[:, :, None], (1, 1, 1, 1, 2, 0))
-    weight, bias = (stored[f"encoder.conv_in.{name}"].double() for name in ("weight", "bias"))
-    whole = torch.nn.functional.conv3d(frames, weight, bias)
-    assert whole.shape[2] == 1
-    assert (whole[:, :, 0] - encoder.conv_in(frame)).abs().max() < 1e-14
-
-
-def test_the_videos_modulations_are_constants_of_the_time_zero() -> None:
-    model = FastWAMOracle.load("fastwam/checkpoint").policy.model
-    stored = load_file(FOLDER / "fastwam" / "checkpoint" / "model.safetensors")
-    linear = {
-        name: tuple(stored[f"model.mot.mixtures.video.{name}.{part}"].double() for part in ("weight", "bias"))
-        for name in ("time_embedding.0", "time_embedding.2", "time_projection.1")
-    }
-    x = torch.cat((torch.ones(8), torch.zeros(8))).double()  # cosines and sines of 0
-    for number, (weight, bias) in enumerate(linear.values()):
-        x = weight @ (x if number == 0 else torch.nn.functional.silu(x)) + bias
-    for layer in range(3):
-        table = stored[f"model.mot.layers.{layer}.blocks.video.modulation"].double()[0]
-        constants = x.view(6, 36) + table + torch.tensor([0, 1, 0, 0, 1, 0])[:, None]  # scales
-        assert (model.video_modulations[0, layer] - constants).abs().max() < 1e-5
-    assert not any("video" in name and "time" in name for name in model.state_dict())
-
-
 @pytest.mark.parametrize(
     ("change", "names"),
     [

@@ -14,11 +14,8 @@ from fastwam_oracle import FastWAMOracle
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.request import Act, Request
-from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
 from vla_accel_ros.models.text.t5 import T5Encoder
-from vla_accel_ros.types import Chunk
 
 OTHER = "open the drawer"
 
@@ -72,35 +69,6 @@ def test_words_and_joints_change_the_chunk() -> None:
     assert all(np.abs(chunk - chunks[0])[:, [0, 2, 3]].max() > 1e-4 for chunk in chunks[1:])
 
 
-@pytest.mark.parametrize("scheduling", ["staggered", "throughput", "batches"])
-def test_robots_with_their_own_instructions_share_micro_batches_bit_for_bit(scheduling: str) -> None:
-    words = {"a": oracle().spec["task"], "b": OTHER, "c": "push it"}
-    robots = {name: Embodiment(oracle().policy, 0.02) for name in words}
-    engine = Engine(oracle().policy, steps=3, staggered=3, scheduling=scheduling, robots=robots)
-    frames = {
-        name: replace(
-            oracle().observation, robot=name, instruction=text, state=oracle().observation.state + n
-        )
-        for n, (name, text) in enumerate(words.items())
-    }
-    prefixes = {name: engine.observe(frame) for name, frame in frames.items()}
-    requests = [Request(Act(noise=7), name, prefix) for name, prefix in prefixes.items()]
-    for request in requests:
-        engine.scheduler.submit(request)
-    widths = []
-    while batch := engine.scheduler.step():
-        widths.append(len(batch))
-    assert max(widths) == 3
-    for request in requests:
-        alone = Engine(oracle().policy, steps=3)
-        with alone.observe(replace(frames[request.robot], robot="")) as prefix:
-            expected = alone.act(prefix, noise=7)
-        assert isinstance(request.result, Chunk)
-        np.testing.assert_array_equal(request.result.actions, expected.actions)
-    for prefix in prefixes.values():
-        prefix.release()
-
-
 def test_a_batch_of_chunks_in_one_forward_is_each_alone() -> None:
     policy, many = oracle().policy, []
     for number, words in enumerate((oracle().spec["task"], OTHER)):
@@ -140,15 +108,3 @@ def test_text_weights_on_the_host_change_no_bit(device: str, monkeypatch: pytest
 def test_a_policy_without_a_text_encoder_of_its_own_cannot_offload_it() -> None:
     with pytest.raises(ValueError, match="offload is text"):
         Engine(make_policy("pi05"), offload="text")
-
-
-def test_a_chunk_is_computed_again_to_the_bit_by_another_engine() -> None:
-    chunks = []
-    for _ in range(2):
-        engine = Engine(oracle().policy, steps=3, staggered=2)
-        for number in range(2):
-            with engine.observe(replace(oracle().observation, stamp_ns=number)) as prefix:
-                chunks.append(engine.act(prefix, noise=5 + number))
-    for first, second in zip(chunks[:2], chunks[2:], strict=True):
-        np.testing.assert_array_equal(first.actions, second.actions)
-        np.testing.assert_array_equal(first.step_magnitudes, second.step_magnitudes)

@@ -91,16 +91,6 @@ def test_a_norm_modulates_each_token_by_its_own_condition(device: str) -> None:
         assert torch.equal(gate[:, token : token + 1], alone_gate)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_committed_is_an_ordinary_chunk(kind: str, device: str) -> None:
-    field = Field(kind, device)
-    held = Committed(field.other[:, :0])
-    ordinary = sample(field, field.noise, STEPS)
-    chunk = sample(held.hold(field.at), held.begin(field.noise), STEPS)
-    assert torch.equal(chunk.actions, ordinary.actions)
-    assert torch.equal(chunk.update, ordinary.update)
-
-
 @settings(deadline=None, max_examples=30)
 @given(
     kind=st.sampled_from(KINDS),

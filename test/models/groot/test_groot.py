@@ -72,13 +72,6 @@ def test_rows_of_different_robots_are_what_each_is_alone(model: Groot) -> None:
     assert_near(model.velocity(x, times, state, kv, numbers, image, valid), torch.cat(alone))
 
 
-def test_another_embodiment_has_other_weights_at_the_ends(model: Groot) -> None:
-    kv, (x, state), t = model.prefix(features(model, 8, 0)), chunk(model, 0), torch.ones(1)
-    image = images_first(8, 4)
-    one, other = (model.velocity(x, t, state, kv, torch.tensor([number]), image) for number in (3, 0))
-    assert not torch.allclose(one, other, atol=1e-2)
-
-
 def test_keys_and_values_are_written_where_asked(model: Groot) -> None:
     read = features(model, 8, 0)
     kv = model.prefix(read)
@@ -86,21 +79,6 @@ def test_keys_and_values_are_written_where_asked(model: Groot) -> None:
     assert model.prefix(read, place) is place
     assert torch.equal(place.k, kv.k)
     assert kv.k.shape[:4] == (model.config.prefix.depth, 1, model.config.prefix.kv_heads, 8)
-
-
-@pytest.mark.parametrize("kind", ["groot_n1_7"])
-def test_readers_read_text_and_images_by_turns(kind: str) -> None:
-    """An image token's keys in a reader of text, and a text token's in one of images, change nothing."""
-    network = load_policy(DATA / kind / FOLDERS[kind]).model
-    kv, (x, state), t = network.prefix(features(network, 8, 0)), chunk(network, 0), torch.ones(1)
-    image, number = images_first(8, 4), torch.tensor([0])
-    before = network.velocity(x, t, state, kv, number, image)
-    unread = KV(kv.k.clone(), kv.v.clone())
-    unread.v[0::2, :, :, :4] += 1e3
-    unread.v[1::2, :, :, 4:] += 1e3
-    assert torch.equal(network.velocity(x, t, state, unread, number, image), before)
-    unread.v[1::2, :, :, :4] += 1e3
-    assert not torch.allclose(network.velocity(x, t, state, unread, number, image), before)
 
 
 def test_a_flow_time_is_in_the_references_bucket(model: Groot) -> None:

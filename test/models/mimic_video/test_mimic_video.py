@@ -18,7 +18,6 @@ from torch import Tensor
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
-from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.flow.sampling import flow_times
@@ -292,13 +291,6 @@ def test_a_camera_at_5_hz_gives_the_frames_of_the_recording_by_its_history(
         np.testing.assert_array_equal(observation.images[name], frames[name])
 
 
-def test_a_latent_is_of_the_frames_until_its_own(recording: MimicVideoOracle) -> None:
-    frames = recording.inputs.images
-    whole = recording.policy.model.vae(frames)
-    torch.testing.assert_close(recording.policy.model.vae(frames[:1]), whole[:, :1])
-    assert not torch.allclose(recording.policy.model.vae(frames[:1]), whole[:, 1:], atol=0.1)
-
-
 def test_images_are_squeezed_to_the_networks_shape_as_pillow_does(recording: MimicVideoOracle) -> None:
     image = np.random.default_rng(3).integers(0, 256, (50, 70, 3), dtype=np.uint8)
     pillow = pytest.importorskip("PIL.Image")
@@ -344,27 +336,6 @@ def test_text_once_an_instruction_video_once_a_frame_and_its_keys_once_a_chunk(
     recorded = recording.arrays["stop2.actions"][0].numpy()
     assert all(np.abs(actions - recorded).max() < 1e-5 for actions in chunks)
     assert policy.runs == {"text_encode": 1, "video_denoise": 2 * 3, "prefill": 2 * 3}
-
-
-@pytest.mark.parametrize("options", [{}, {"staggered": 3}, {"scheduling": "batches"}])
-def test_robots_with_their_own_words_share_an_engine_bit_for_bit(
-    recording: MimicVideoOracle, options: dict[str, Any]
-) -> None:
-    words = {"a": recording.spec["prompt"], "b": "place the pan", "c": "put the can in the pan"}
-    robots = {name: Embodiment(recording.policy, 0.2) for name in words}
-    noise = recording["noise_action"][0].numpy()
-    together = Engine(recording.policy, steps=10, slots=4, robots=robots, **options)
-    observations = {
-        name: replace(recording.observation, robot=name, instruction=text) for name, text in words.items()
-    }
-    frames = {name: together.observe(observation) for name, observation in observations.items()}
-    chunks = {name: together.act(frames[name], noise=noise).actions for name in ("c", "a", "b")}
-    assert np.abs(chunks["a"] - recording.arrays["stop0.actions"][0].numpy()).max() < 1e-5
-    assert np.abs(chunks["a"] - chunks["b"]).max() > 1e-3
-    for name, observation in observations.items():
-        alone = Engine(recording.policy, steps=10)
-        with alone.observe(replace(observation, robot="")) as frame:
-            np.testing.assert_array_equal(alone.act(frame, noise=noise).actions, chunks[name])
 
 
 @pytest.mark.parametrize("goal", ["first_chunk", "rate", "memory", "many_robots"])

@@ -26,7 +26,6 @@ from openvla_builders import (
 )
 from PIL import Image
 
-from shared.decoding import decode
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, SPACE_TOKEN, OpenVLAConfig
@@ -35,7 +34,6 @@ from vla_accel_ros.models.openvla.policy import (
     ActionStats,
     ActionTokens,
     OpenVLAPolicy,
-    PixelNorm,
     openvla_prompt,
 )
 from vla_accel_ros.models.openvla.sizes import infer_openvla
@@ -116,24 +114,6 @@ def test_wrong_observations_are_refused(policy: OpenVLAPolicy) -> None:
     refused(policy, seen(**{CAMERA: image[:0]}), "[0, 64, 3]")
     refused(policy, seen(**{CAMERA: image[..., :1]}), "[48, 64, 1]")
     refused(policy, make_openvla_observation(instruction="lift " * 40), "the policy takes 32", "shorten")
-
-
-def test_a_whole_action(policy: OpenVLAPolicy) -> None:
-    """From an observation to the robot's units, as the reference does it: greedily, all ids allowed."""
-    inputs = policy.inputs(make_openvla_observation())
-    model = policy.model
-    with torch.no_grad():
-        hidden, past = model.prefix(model.embed(model.encode(inputs.images), inputs.tokens[None]))
-        steps = decode(model, past, hidden[:, -1], policy.joints)
-        tokens = torch.stack([step.tokens for step in steps], dim=1)
-    assert tokens.shape == (1, ACTIONS)
-    action = policy.actions(tokens, NO_STATE)
-    assert action.dtype == np.float32
-    assert action.shape == (1, ACTIONS)
-    stats = policy.stats
-    assert (action[0, :-1] >= stats.low[:-1] - 1e-6).all()
-    assert (action[0, :-1] <= stats.high[:-1] + 1e-6).all()
-    assert -1 <= action[0, -1] <= 1
 
 
 @given(st.lists(st.integers(WORD_IDS + 1, WORD_IDS + 15), min_size=ACTIONS, max_size=ACTIONS))
@@ -302,17 +282,6 @@ def stats(draw: st.DrawFn) -> ActionStats:
     low = draw(NUMBERS)
     spans = draw(arrays(np.float64, 7, elements=st.sampled_from([0.0, 0.01, 0.5, 3.0])))
     return ActionStats(low, low + spans, draw(arrays(np.bool_, 7)))
-
-
-def test_six_channels_by_pillow_and_by_hand() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8)
-    squeezed = np.asarray(Image.fromarray(image).resize((28, 28), Image.Resampling.BICUBIC)) / 255.0
-    dino = (squeezed - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    siglip = squeezed * 2 - 1
-    ours = PixelNorm().pixels(torch.from_numpy(image), 28)
-    assert ours.dtype == torch.float32
-    wanted = np.concatenate((dino, siglip), axis=2).transpose(2, 0, 1)
-    np.testing.assert_allclose(ours.numpy(), wanted, atol=1e-5)
 
 
 def test_the_prompt_word_for_word() -> None:

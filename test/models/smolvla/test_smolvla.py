@@ -72,12 +72,6 @@ def test_velocity_at_every_recorded_state(model: SmolVLA, case: Case) -> None:
         assert_near(velocity(x[None], float(t))[0], v)
 
 
-def test_actions(model: SmolVLA, case: Case) -> None:
-    _, kv = model.prefix(case.embeddings(model))
-    flow = sample(field(model, kv), case["noise"][None], SPEC["num_steps"], "lerobot")
-    assert_near(flow.actions[0], case["actions_normalized"])
-
-
 def test_guided_actions(model: SmolVLA, case: Case) -> None:
     _, kv = model.prefix(case.embeddings(model))
     noise, rtc = case["noise"][None], SPEC["rtc"]
@@ -104,28 +98,6 @@ def test_a_padded_batch_gives_what_each_alone_gives(model: SmolVLA, device: str)
     x = torch.stack([case["x_t"][2] for case in cases])
     together = model.velocity(x, torch.stack([case["t"][2] for case in cases]), None, kv, valid)
     assert_near(together, torch.stack([case["v_t"][2] for case in cases]))
-
-
-def test_the_state_is_seen_by_the_actions_alone(model: SmolVLA, device: str) -> None:
-    case = Case(0, device)
-    embs = case.embeddings(model)
-    _, kv = model.prefix(embs)
-    embs[:, -1] += 1
-    _, other = model.prefix(embs)
-    assert torch.equal(kv.k[..., :-1, :], other.k[..., :-1, :])
-    x, t = case["noise"][None], torch.ones(1, device=device)
-    assert not torch.allclose(model.velocity(x, t, None, kv), model.velocity(x, t, None, other))
-
-
-def test_an_action_does_not_see_later_ones(model: SmolVLA, device: str) -> None:
-    case = Case(0, device)
-    _, kv = model.prefix(case.embeddings(model))
-    x, t = case["noise"][None], torch.ones(1, device=device)
-    later = x.clone()
-    later[:, 5:] += 1
-    first, second = model.velocity(x, t, None, kv), model.velocity(later, t, None, kv)
-    assert_near(first[:, :5], second[:, :5])
-    assert not torch.allclose(first[:, 5:], second[:, 5:])
 
 
 def test_one_time_for_all_is_the_same_time_for_each(model: SmolVLA, device: str) -> None:

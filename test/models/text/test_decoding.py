@@ -90,15 +90,6 @@ def test_nothing_is_decoded_if_nothing_is_asked_for(model: OpenVLA | Pi) -> None
     assert list(decode(model, past, hidden[:, -1], 0)) == []
 
 
-def test_draws_follow_the_softmax() -> None:
-    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]])
-    rng = np.random.default_rng(0)
-    draws = torch.stack([Sampling(0.7).choose(logits, rng) for _ in range(4000)])
-    for row in range(2):
-        share = torch.bincount(draws[:, row], minlength=3) / len(draws)
-        torch.testing.assert_close(share, torch.softmax(logits[row] / 0.7, dim=0), rtol=0, atol=0.025)
-
-
 def test_draws_are_those_of_the_seed(model: OpenVLA | Pi) -> None:
     hidden, past = prefix(model, 2, 7)
 
@@ -118,12 +109,6 @@ def test_a_temperature_near_zero_is_greedy() -> None:
         == Sampling().choose(logits).tolist()
         == [1]
     )
-
-
-@pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
-def test_temperatures_that_cannot_be_are_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match="temperature is"):
-        Sampling(temperature).choose(torch.zeros(1, 3), np.random.default_rng(0))
 
 
 def test_sampling_needs_a_source_of_chance() -> None:
@@ -185,6 +170,7 @@ def test_one_token_to_draw_from_is_greedy() -> None:
     [
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
         ({"top_k": -1}, "top_k is -1"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.1}, "top_p is 1.1"),

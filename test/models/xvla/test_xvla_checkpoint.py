@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -188,29 +187,6 @@ def test_projections_of_each_domain_are_the_published_codes_in_one_batch(folder:
     actions = of_domains(XVLAOracle.load("xvla/checkpoint", projecting_by_domain(folder)), [3, 5])
     for action, recorded in zip(actions, RECORDED, strict=True):
         assert action.flatten()[::40].tolist() == pytest.approx(recorded, abs=1e-5)
-
-
-def test_projections_of_a_domain_are_those_of_a_network_with_its_matrices_alone(
-    folder: Path, tmp_path: Path
-) -> None:
-    """Matrices are stored from input to output, those of a linear layer from output to input."""
-    plain = tmp_path / "plain"
-    shutil.copytree(folder, plain)
-    hetero = load_file(projecting_by_domain(folder) / "model.safetensors")
-    tensors = load_file(plain / "model.safetensors")
-    for name in ("vlm_proj", "aux_visual_proj"):
-        root = f"model.transformer.{name}."
-        width = tensors[f"{root}bias"].numel()
-        tensors[f"{root}weight"] = hetero[f"{root}fc.weight"][5].view(-1, width).t().contiguous()
-        tensors[f"{root}bias"] = hetero[f"{root}bias.weight"][5].clone()
-    save_file(tensors, plain / "model.safetensors")
-    oracles = [XVLAOracle.load("xvla/checkpoint", path) for path in (folder, plain)]
-    for oracle in oracles:
-        domains = {"domains": torch.tensor([5])}
-        oracle.arrays.update(domains)
-    ours, expected = (oracle.sampled(domains="domains") for oracle in oracles)
-    assert (ours - expected).abs().max() < 1e-5
-    assert describe(folder).config.domain_projections  # type: ignore[attr-defined]
 
 
 def test_projections_that_config_json_denies_are_refused_by_every_name(folder: Path) -> None:
