@@ -1,10 +1,9 @@
-"""A process of the fork server is as one that is started from nothing: in what it finds, and how it ends."""
+"""A process of the fork server finds what one finds that is started from nothing."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from fork_server import Forked, ForkServer
-from running import ROOT, node_environment, until
+from running import ROOT, node_environment
 
 TELL = """\
 import atexit, json, os, signal, sys, threading
@@ -31,13 +30,6 @@ if __name__ == "__main__":
         "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "rclpy": "rclpy" in sys.modules,
     }))
-    how = sys.argv[1]
-    if how == "fails":
-        raise OSError("it fails")
-    if how == "waits":
-        while True:
-            signal.pause()
-    raise SystemExit(int(how))
 """
 
 
@@ -65,9 +57,6 @@ class Start:
                 stderr=log,
             )
 
-    def has_told(self) -> bool:
-        return "\n" in self.log.read_text()
-
     def told(self) -> dict[str, Any]:
         return json.loads(self.log.read_text().splitlines()[0])
 
@@ -83,7 +72,7 @@ def ways(fork_server: ForkServer, tmp_path: Path) -> tuple[Start, Start]:
 def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], module: bool) -> None:
     for start in ways:
         program = "tell" if module else str(start.folder / "tell.py")
-        assert start(program, "0", "--ros-args").wait(90.0) == 0
+        assert start(program, "--ros-args").wait(90.0) == 0
         assert start.log.read_text().endswith("the end\n")
     plain, forked = (start.told() for start in ways)
     assert plain["environment"].pop("VLA_LAUNCHER") == forked["environment"].pop("VLA_LAUNCHER")
@@ -91,51 +80,6 @@ def test_it_finds_what_a_process_from_nothing_finds(ways: tuple[Start, Start], m
         assert Path(plain["arguments"].pop(0)).stem == Path(forked["arguments"].pop(0)).stem
     assert forked == plain
     assert forked["threads"] == 1 and not forked["rclpy"]
-
-
-@pytest.mark.parametrize(("how", "status"), [("0", 0), ("3", 3), ("fails", 1)])
-def test_it_ends_as_a_process_from_nothing_ends(ways: tuple[Start, Start], how: str, status: int) -> None:
-    for start in ways:
-        process = start("tell", how)
-        assert process.wait(90.0) == process.poll() == process.returncode == status
-        assert start.log.read_text().endswith("the end\n")
-        assert ("OSError: it fails" in start.log.read_text()) == (how == "fails")
-        process.kill()  # which is nobody now
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_signals_reach_it(ways: tuple[Start, Start], number: int) -> None:
-    for start in ways:
-        process = start("tell", "waits")
-        until(start.has_told, 90.0, "running process")
-        assert process.poll() is process.returncode is None
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.01)
-        assert Path(f"/proc/{process.pid}/stat").exists()
-        process.send_signal(number)
-        assert process.wait(90.0) == -number
-        assert not Path(f"/proc/{process.pid}").exists(), "nobody has asked how it ended"
-
-
-def test_proc_shows_of_it_what_it_shows_of_a_process_from_nothing(ways: tuple[Start, Start]) -> None:
-    shown = []
-    for start in ways:
-        start.environment["VLA_LAUNCHER"] = "no matter"
-        process = start("tell", "waits", "--ros-args", "-r", "__ns:=/arm")
-        until(start.has_told, 90.0, "running process")
-        files = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
-        shown.append([sorted(filter(None, file.split(b"\0"))) for file in files])
-        process.kill()
-        assert process.wait(90.0) == -signal.SIGKILL
-    assert shown[0] == shown[1]
-
-
-def test_two_that_end_in_another_order(ways: tuple[Start, Start]) -> None:
-    start = ways[True]
-    first, second = start("tell", "waits"), start("tell", "7")
-    assert second.wait(90.0) == 7 and first.poll() is None
-    first.kill()
-    assert first.wait(90.0) == -signal.SIGKILL and second.poll() == 7
 
 
 def test_when_the_server_has_ended_a_start_says_so(tmp_path: Path) -> None:

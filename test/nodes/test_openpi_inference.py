@@ -40,11 +40,11 @@ class Wave:
 CONTRACT = Contract.load(demo_contract())
 
 
-def test_the_node_imports_no_torch() -> None:
+@pytest.mark.parametrize("node", ["openpi_inference", "fleet_inference"])
+def test_the_node_imports_no_torch(node: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from vla_accel_ros.nodes.openpi_inference.node import OpenpiInferenceNode\n"
-        "import vla_accel_ros.wire.asking, vla_accel_ros.wire.client\n"
+        f"import vla_accel_ros.nodes.{node}.node, vla_accel_ros.wire.asking, vla_accel_ros.wire.client\n"
         "del sys.modules['torch']\n"
         "assert not [name for name in sys.modules if name.partition('.')[0] in ('torch', 'triton')]"
     )

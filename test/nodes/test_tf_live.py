@@ -6,17 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config, make_stats
-from calling import change
 from hand_arms import load, ur5e
-from lifecycle_msgs.msg import Transition
-from policy_servers import serving
 from stand_ins import Arm
-from tf_tree import HIGHER_M, START, Tree, contract_text, right
+from tf_tree import HIGHER_M, START, Tree, contract_text
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
@@ -37,50 +33,6 @@ def contract(tmp_path: Path) -> Contract:
 def arm(operator: Operator) -> Iterator[Arm]:
     with Arm(operator, START) as arm:
         yield arm
-
-
-class Policy:
-    """Keeps the hand where the joints say it was at first."""
-
-    def __init__(self) -> None:
-        self.states: list[np.ndarray] = []
-
-    def metadata(self) -> dict[str, Any]:
-        return {}
-
-    def answer(self, request: Any) -> dict[str, Any]:
-        self.states.append(np.array(request["state"]))
-        row = self.states[0].copy()
-        row[2] -= HIGHER_M
-        return {"actions": np.tile(row, (30, 1))}
-
-
-def test_the_policy_sees_tf_and_the_robot_stops_while_a_frame_is_silent(
-    start, operator, arm, cameras, contract, tmp_path
-) -> None:
-    tree, policy, path = Tree(operator, arm), Policy(), str(tmp_path / "robot.yaml")
-
-    def reasons() -> list[str]:
-        return list(operator.motions[-1].reasons) if operator.motions else ["nothing said"]
-
-    with serving(policy) as server:
-        start("trajectory", autostart=True, contract=path)
-        options = {"engine": "openpi", "server_url": f"ws://127.0.0.1:{server.port}"}
-        start("openpi_inference", contract=path, **options)
-        assert change(operator, "inference", Transition.TRANSITION_CONFIGURE)
-        count = len(operator.joints)  # meanwhile what is static arrives
-        operator.wait(lambda: len(operator.joints) > count + 100, 60.0, "joint states")
-        assert change(operator, "inference", Transition.TRANSITION_ACTIVATE)
-        operator.instruct("stay")
-        operator.wait(lambda: policy.states and not reasons(), 90.0, "running")
-        pose = ur5e(START[:6])
-        np.testing.assert_allclose(policy.states[0][:3], pose[:3, 3] + [0, 0, HIGHER_M], atol=2e-3)
-        tree.flange = lambda pose, now_ns: []
-        named = lambda: any("tf/arm" in reason and "tool0" in reason for reason in reasons())  # noqa: E731
-        operator.wait(named, 60.0, "the frame as the reason")
-        tree.flange = right
-        operator.wait(lambda: not reasons(), 60.0, "running again")
-    assert not arm.rejected
 
 
 def test_a_run_with_tf_is_recorded_with_it_and_replayed_to_the_bit(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from chunks import Policy
+from home_robot import Robot
 from stack import CALM_SENSORS
+
+from vla_accel_ros.nodes.trajectory.reports import motion_line
 
 
 def test_chunks_move_the_arm_to_their_goal_within_its_limits(start, operator):
@@ -50,3 +53,12 @@ def test_a_chunk_with_a_nan_is_refused_and_the_arm_stops(start, operator):
     policy.poison = None
     operator.wait(policy.drives(lambda: len(operator.sent) > count), 90.0, "trajectory after the poison")
     assert any("nan" in sentence for sentence in operator.refused)
+
+
+def test_diagnostics_say_the_speed_and_its_task_where_there_is_one():
+    for tasks, values in (("1; slow*=0.2", ["0.2 for 'slowly up'"]), ("1", [])):
+        robot = Robot("joint_trajectory", tasks=tasks)
+        robot.run(0.3)
+        robot.node.motion.runs.begin("slowly up")
+        line = motion_line(robot.robot, (), "", robot.now)
+        assert [pair.value for pair in line.values if pair.key == "speed"] == values
