@@ -24,17 +24,32 @@ def make_state(stamp_ns: int, position: list[float], velocity: list[float] | Non
     return TrajectoryPoint(stamp_ns, np.array(position), None if velocity is None else np.array(velocity))
 
 
-def test_linear_between_points_without_velocities():
-    position, velocity = make_trajectory(velocities=False).sample(3 * S)
-    np.testing.assert_allclose(position, [1.25, 0.0])
-    np.testing.assert_allclose(velocity, [0.25, -1.0])
-
-
-def test_cubic_between_points_with_velocities():
-    position, velocity = make_trajectory().sample(3 * S)
+START = make_state(0, [0.5, 1.0], [0.2, 0.0])
+SAMPLES = {
+    "between points without velocities": (False, 3.0, None, [1.25, 0.0], [0.25, -1.0]),
     # Hermite at the middle: (p0 + p1) / 2 + T (v0 - v1) / 8 and 1.5 (p1 - p0) / T - (v0 + v1) / 4.
-    np.testing.assert_allclose(position, [1.25 + 2 * 1.0 / 8, 0.0 + 2 * -1.0 / 8])
-    np.testing.assert_allclose(velocity, [1.5 * 0.25 - 0.25, 1.5 * -1.0 + 0.25])
+    "between points with velocities": (True, 3.0, None, [1.25 + 0.25, -0.25], [0.375 - 0.25, -1.5 + 0.25]),
+    "at the last point": (True, 4.0, None, [1.5, -1.0], [0.0, 0.0]),
+    "long after the last point": (True, 1e4, None, [1.5, -1.0], [0.0, 0.0]),
+    "after the last of points without velocities": (False, 5.0, None, [1.5, -1.0], [0.0, 0.0]),
+    "before the first point": (True, 0.0, None, [0.0, 1.0], [0.0, 0.0]),
+    "before the start": (True, -1.0, START, [0.5, 1.0], [0.2, 0.0]),
+    "at the start": (True, 0.0, START, [0.5, 1.0], [0.2, 0.0]),
+    "on the way from the start": (True, 0.5, START, [0.25 - 0.3 / 8, 1.0], [1.5 * -0.5 - 0.7 / 4, 0.0]),
+    "from the start to points without velocities": (False, 0.25, START, [0.375, 1.0], [-0.5, 0.0]),
+    "from a start without velocity": (True, 0.25, make_state(0, [0.5, 1.0]), [0.375, 1.0], [-0.5, 0.0]),
+}
+"""Whether points have velocities, when, the start, and the position and velocity then."""
+
+
+@pytest.mark.parametrize(
+    ("velocities", "time_s", "start", "position", "velocity"), SAMPLES.values(), ids=SAMPLES
+)
+def test_sample_is_a_cubic_a_line_where_a_velocity_is_missing_and_holds_beyond_the_ends(
+    velocities, time_s, start, position, velocity
+):
+    sample = make_trajectory(velocities).sample(round(time_s * S), start)
+    np.testing.assert_allclose(sample, [position, velocity], atol=1e-12)
 
 
 def test_knots_are_met_exactly():
@@ -44,49 +59,10 @@ def test_knots_are_met_exactly():
     np.testing.assert_array_equal(velocity, trajectory.speeds[:-1])
 
 
-@pytest.mark.parametrize("velocities", [True, False])
-def test_holds_after_the_last_point_with_zero_velocity(velocities):
-    for t in (4 * S, 5 * S, 10_000 * S):
-        position, velocity = make_trajectory(velocities).sample(t)
-        np.testing.assert_array_equal(position, [1.5, -1.0])
-        np.testing.assert_array_equal(velocity, [0.0, 0.0])
-
-
-def test_holds_the_first_point_when_no_start_is_given():
-    position, velocity = make_trajectory().sample(0)
-    np.testing.assert_array_equal(position, [0.0, 1.0])
-    np.testing.assert_array_equal(velocity, [0.0, 0.0])
-
-
-def test_goes_from_the_start_state_to_the_first_point_by_a_cubic():
-    start = make_state(0, [0.5, 1.0], [0.2, 0.0])
-    position, velocity = make_trajectory().sample(S // 2, start)
-    np.testing.assert_allclose(position, [0.25 + (0.2 - 0.5) / 8, 1.0])
-    np.testing.assert_allclose(velocity, [1.5 * -0.5 - 0.7 / 4, 0.0])
-    np.testing.assert_allclose(make_trajectory().sample(0, start)[1], [0.2, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("velocities", "start"),
-    [(False, make_state(0, [0.5, 1.0], [0.2, 0.0])), (True, make_state(0, [0.5, 1.0]))],
-    ids=["points without velocities", "start without velocity"],
-)
-def test_goes_from_the_start_state_linearly_when_a_velocity_is_missing(velocities, start):
-    position, velocity = make_trajectory(velocities).sample(S // 4, start)
-    np.testing.assert_allclose(position, [0.375, 1.0])
-    np.testing.assert_allclose(velocity, [-0.5, 0.0])
-
-
 def test_a_start_at_or_after_the_first_point_joins_the_running_segment():
     trajectory, start = make_trajectory(), make_state(3 * S, [9.0, 9.0], [9.0, 9.0])
     for t in (0, S, 3 * S):
         np.testing.assert_array_equal(trajectory.sample(t, start)[0], trajectory.sample(t)[0])
-
-
-def test_before_the_start_it_is_the_start():
-    position, velocity = make_trajectory().sample(-S, make_state(0, [0.5, 1.0], [0.2, 0.0]))
-    np.testing.assert_array_equal(position, [0.5, 1.0])
-    np.testing.assert_array_equal(velocity, [0.2, 0.0])
 
 
 def test_one_point_is_a_trajectory():

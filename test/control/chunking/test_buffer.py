@@ -227,37 +227,25 @@ def test_an_older_chunk_is_dropped_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("chunk", "sentence"),
+    ("chunk", "facts"),
     [
-        (
-            make_chunk(np.full((4, 3), np.nan)),
-            "chunk actions: joint 'a' is nan at point 0: give a finite number",
-        ),
-        (
-            make_chunk([[0, 0, 0], [0, 0, np.inf]]),
-            "chunk actions: joint 'c' is inf at point 1: give a finite number",
-        ),
-        (make_chunk(np.zeros((4, 2))), r"chunk actions have shape \(4, 2\): give H x 3 for a, b, c"),
-        (make_chunk(np.zeros((0, 3))), r"chunk actions have shape \(0, 3\): give H x 3"),
-        (make_chunk(np.zeros(3)), r"chunk actions have shape \(3,\): give H x 3"),
-        (make_chunk(np.zeros((4, 3)), step_dt_s=0.0), "chunk has step_dt_s 0.0: it must be at least 0.001 s"),
-        (
-            make_chunk(np.zeros((4, 3)), step_dt_s=np.nan),
-            "chunk has step_dt_s nan: it must be at least 0.001 s",
-        ),
-        (make_chunk(np.zeros((257, 3))), "chunk has 257 actions: send at most 256"),
-        (make_chunk(np.zeros((61, 3)), step_dt_s=1.0), "chunk asks for 61 s of motion: send at most 60 s"),
-        (
-            make_chunk(np.zeros((4, 3)), stamp_ns=9 * S),
-            "chunk was observed 8.500 s from now: synchronise the clocks",
-        ),
+        (make_chunk(np.full((4, 3), np.nan)), "joint 'a' is nan at point 0"),
+        (make_chunk([[0, 0, 0], [0, 0, np.inf]]), "joint 'c' is inf at point 1"),
+        (make_chunk(np.zeros((4, 2))), r"shape \(4, 2\).* 3 for a, b, c"),
+        (make_chunk(np.zeros((0, 3))), r"shape \(0, 3\).* 3 "),
+        (make_chunk(np.zeros(3)), r"shape \(3,\).* 3 "),
+        (make_chunk(np.zeros((4, 3)), step_dt_s=0.0), "step_dt_s 0.0.* 0.001 s"),
+        (make_chunk(np.zeros((4, 3)), step_dt_s=np.nan), "step_dt_s nan.* 0.001 s"),
+        (make_chunk(np.zeros((257, 3))), "257 actions.* 256"),
+        (make_chunk(np.zeros((61, 3)), step_dt_s=1.0), "61 s .* 60 s"),
+        (make_chunk(np.zeros((4, 3)), stamp_ns=9 * S), "8.500 s from now"),
     ],
 )
-def test_a_wrong_chunk_is_refused_in_one_sentence_and_the_motion_goes_on(chunk, sentence):
+def test_a_wrong_chunk_is_refused_in_one_sentence_and_the_motion_goes_on(chunk, facts):
     buffer = make_buffer()
     buffer.update(make_ramp(0.2), now_ns=0)
     path = [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)]
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=facts):
         buffer.update(chunk, now_ns=500 * MS)
     np.testing.assert_array_equal(path, [buffer.reference(t) for t in range(0, 2 * S, 100 * MS)])
     assert buffer.counts["refused"] == 1

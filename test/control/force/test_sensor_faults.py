@@ -17,11 +17,7 @@ from vla_accel_ros.control.force.guard import Phase, Why
 from vla_accel_ros.control.force.sensor import SensorWatch
 
 FAULTS = {
-    "silent": (
-        lambda now, since: None,
-        "has sent nothing from the last 0.02 s: is its driver running?",
-        False,
-    ),
+    "silent": (lambda now, since: None, "nothing from the last 0.02 s", False),
     "old": (lambda now, since: (FREE, now - 50 * MS), "its samples are older: check its clock", False),
     "frozen stamp": (lambda now, since: (FREE, since), "its stamp does not change", False),
     "future": (lambda now, since: (FREE, now + S), "its stamp is in the future", False),

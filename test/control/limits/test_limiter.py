@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from motion import S
 
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.limits.limiter import attainable, reachable, step_towards
 from vla_accel_ros.control.limits.trajectory_limits import (
     LONGEST_CHASE_S,
     MOST_CHASE,
     MOST_SPLIT,
-    chase_s,
     enforce,
-    lead,
 )
 from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 
@@ -52,48 +49,6 @@ def adversarial_state(rng: np.random.Generator, limits: JointLimits) -> tuple[np
         [inside, limits.lower, limits.upper, limits.upper + 0.2 * width, limits.lower - 0.2 * width],
     )
     return p, limits.velocity * rng.choice([-2.0, -1.0, -0.3, 0.0, 0.3, 1.0, 2.0], joints)
-
-
-def plain_walk(p, v, goal_p, goal_v, h, longest, limits):
-    """What leading does, by the limiter's plain steps."""
-    on = (p == goal_p[0]) & (v == goal_v[0])
-    for k, h_s in enumerate(h):
-        clean = reachable(goal_p[k], goal_v[k], goal_p[k + 1], goal_v[k + 1], h_s, limits)
-        p, v, reached = step_towards(p, v, goal_p[k + 1], goal_v[k + 1], h_s, limits, longest[k])
-        on = reached | (on & clean)
-        p, v = np.where(on, goal_p[k + 1], p), np.where(on, goal_v[k + 1], v)
-        yield p, v
-
-
-def plain_lead(times, asked_p, asked_v, limits):
-    h = np.diff(times) * 1e-9
-    goal_p, goal_v = attainable(asked_p, asked_v, limits, h.max())
-    path = [(asked_p[0], asked_v[0])]
-    path += plain_walk(*path[0], goal_p, goal_v, h, [h.max()] * len(h), limits)
-    end, still = goal_p[-1], np.zeros_like(goal_v[-1])
-    if not (path[-1][0] == end).all() or path[-1][1].any():
-        steps = chase_s(*path[-1], end, h.max(), limits)
-        steps = np.round(steps * 1e9) * 1e-9
-        goals = [end] * (len(steps) + 1), [still] * (len(steps) + 1)
-        for state in plain_walk(*path[-1], *goals, steps, [*steps[1:], 0.0], limits):
-            path.append(state)
-            if (state[0] == end).all() and not state[1].any():
-                break
-    return tuple(np.array(part) for part in zip(*path))
-
-
-@settings(max_examples=60)
-@given(st.integers(0, 2**32), st.integers(1, 14), st.integers(2, 60))
-def test_the_fast_walk_is_the_plain_one(seed, joints, knots):
-    rng = np.random.default_rng(seed)
-    limits = make_limits(rng, joints)
-    times, asked_p, asked_v = make_wild(rng, limits, knots)
-    asked_p[0], asked_v[0] = adversarial_state(rng, limits)
-    _, p, v = lead(asked_p, asked_v, times, limits)
-    plain_p, plain_v = plain_lead(times, asked_p, asked_v, limits)
-    np.testing.assert_allclose(p[: len(plain_p)], plain_p, atol=1e-9)
-    np.testing.assert_allclose(v[: len(plain_v)], plain_v, atol=1e-7)
-    assert not v[-1].any()
 
 
 @settings(max_examples=150)
