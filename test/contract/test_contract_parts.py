@@ -195,16 +195,11 @@ def test_urdf_is_named_when_it_is_wrong(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "robot: " + "[" * 5000,
-        "a: &a [x, x, x, x, x, x, x, x, x]\n"
-        + "".join(f"{n}: &{n} [{', '.join([f'*{o}'] * 9)}]\n" for o, n in zip("abcdefgh", "bcdefghi"))
-        + "robot: *i\n",
-        "robot: &r {r: *r}\n",
         "robot: 2026-99-99\n",
         "robot: " + "9" * 5000 + "\n",
         "max_skew_s: " + "9" * 400 + "\n" + GOOD.replace("max_skew_s: 0.05\n", ""),
     ],
-    ids=["deep", "aliases of aliases", "endless", "a day that is none", "a long number", "a number too big"],
+    ids=["a day that is none", "a long number", "a number too big"],
 )
 def test_contract_refuses_a_hostile_file_in_a_sentence(tmp_path, text):
     with pytest.raises(ValueError, match="") as refusal:

@@ -35,7 +35,7 @@ REFUSED: Mapping[str, tuple[str, Callable[[Policy], Embodiment], str]] = {
     "delay": (
         "b",
         lambda policy: Embodiment(replace(policy, trained_delay=2), 0.1),
-        "trained_delay of the robot 'b' is 2, the engine's is 0",
+        "delay .*'b' is 2, .* 0",
     ),
     "time": ("b", lambda policy: Embodiment(policy, 0.0), r"step_dt_s is 0\.0; give the time"),
     "infinite": ("b", lambda policy: Embodiment(policy, float("inf")), "step_dt_s is inf"),

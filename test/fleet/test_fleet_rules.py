@@ -201,18 +201,6 @@ def edge_and_cloud():
     return {"edge": make_replica(2, 1.0, 1e-9), "cloud": make_replica(2, 0.2, 1e-9, 1.3)}
 
 
-def test_whom_the_cloud_takes_are_next_in_line_after_those():
-    policy, ready = make_policy("fifo", edge_and_cloud()), waiting(5)
-    assert robots(policy.next("cloud", ready, 0.0)) == ["/r2", "/r3"]  # the edge is idle and will take two
-    policy = make_policy("fifo", edge_and_cloud())
-    assert policy.next("cloud", waiting(2), 0.0) is None
-
-
-def test_two_alike_do_not_wait_for_each_other():
-    policy, ready = make_policy("fifo", {"a": make_replica(), "b": make_replica()}), waiting(1)
-    assert robots(policy.next("a", ready, 0.0)) == ["/r0"]
-
-
 def test_a_replica_that_does_not_answer_is_passed_by():
     """The longer it is late, the later it is expected."""
     policy, ready = make_policy("fifo", edge_and_cloud()), waiting(2)
@@ -223,15 +211,6 @@ def test_a_replica_that_does_not_answer_is_passed_by():
         now_s = policy.wake_s(ready, now_s)
         assert len(asked) < 50
     assert 1.0 < now_s < 3.0
-
-
-def test_a_replica_that_is_gone_takes_nobody():
-    replicas = edge_and_cloud()
-    policy = make_policy("fifo", replicas)
-    policy.next("edge", waiting(2), 0.0)
-    del replicas["edge"]
-    assert robots(policy.next("cloud", waiting(2), 0.6)) == ["/r0", "/r1"]
-    assert policy.wake_s(waiting(1), 0.7) > 0.7
 
 
 def test_one_that_is_slower_now_takes_so_much_longer_but_for_the_network():

@@ -38,14 +38,6 @@ def test_a_value_that_is_no_row_of_numbers_is_an_empty_sample(name):
     writer.close()
 
 
-def test_what_is_no_slot_is_said_in_a_sentence(name):
-    writer = ForceWriter(name)
-    segment_path(name).write_bytes(b"x" * 4096)
-    reader = ForceReader(name)
-    assert reader.read() == [] and "is not a slot: remove" in reader.problem
-    writer.close()
-
-
 def test_the_file_is_laid_out_as_it_is_documented(name):
     """What a driver in another language relies on."""
     writer = ForceWriter(name)

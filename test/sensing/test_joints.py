@@ -23,21 +23,21 @@ def make_history(until_ms: int = 100, step_ms: int = 10) -> JointHistory:
     return history
 
 
-def test_interpolates_at_a_stamp():
+@pytest.mark.parametrize(
+    ("at_ms", "positions", "gap_s"),
+    [
+        (54, [0.054, 5.0, -0.108], 0.004),
+        (50, [0.05, 5.0, -0.1], 0.0),
+        (180, [0.1, 5.0, -0.2], 0.08),
+        (-30, [0.0, 5.0, 0.0], 0.03),
+    ],
+)
+def test_it_interpolates_but_does_not_extrapolate_and_says_how_far_it_is(at_ms, positions, gap_s):
     history = make_history()
-    np.testing.assert_allclose(history.at(54 * MS), [0.054, 5.0, -0.108])
-    np.testing.assert_allclose(history.at(50 * MS), [0.05, 5.0, -0.1])
-    assert history.gap_s(54 * MS) == pytest.approx(0.004)
+    np.testing.assert_allclose(history.at(at_ms * MS), positions)
+    assert history.gap_s(at_ms * MS) == pytest.approx(gap_s)
     assert history.newest_ns == 100 * MS
     np.testing.assert_allclose(history.newest(), [0.1, 5.0, -0.2])
-
-
-def test_does_not_extrapolate_and_says_how_far_it_is():
-    history = make_history()
-    np.testing.assert_allclose(history.at(180 * MS), [0.1, 5.0, -0.2])
-    np.testing.assert_allclose(history.at(-30 * MS), [0.0, 5.0, 0.0])
-    assert history.gap_s(180 * MS) == pytest.approx(0.08)
-    assert history.gap_s(-30 * MS) == pytest.approx(0.03)
 
 
 def test_order_and_strangers_do_not_matter():
@@ -80,14 +80,6 @@ def test_a_clock_set_back_starts_a_new_history():
     history.add(JOINTS, [1.0, 1.0, 1.0], 100 * S)
     assert history.add(JOINTS, [2.0, 2.0, 2.0], S)
     np.testing.assert_array_equal(history.at(100 * S), [2.0, 2.0, 2.0])
-
-
-def test_only_the_last_samples_are_kept():
-    history = JointHistory(JOINTS, capacity=4)
-    for t in range(100):
-        history.add(JOINTS, [t, 0.0, 0.0], t * MS)
-    assert history.at(97 * MS + MS // 2)[0] == 97.5
-    assert history.at(0)[0] == 96.0
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,7 @@ def test_what_cannot_be_decoded_is_refused_in_one_sentence(data, sentence):
     ("make", "sentence"),
     [
         (lambda: jpeg_that_claims(4096, 8100), "declares 4096 x 8100, which no jpeg of 6.. bytes can hold"),
-        (
-            lambda: black_png(4320, 7680)[:3000] + bytes(20),
-            "declares 4320 x 7680, which no png of 3020 bytes can",
-        ),
+        (lambda: black_png(4320, 7680)[:3000] + bytes(20), "4320 x 7680, .* png of 3020 bytes"),
         (lambda: jpeg_of_scans(1080, 1920, 1000), "of 1080 x 1920 has 1010 scans, at most 32 are decoded"),
         (lambda: jpeg_of_scans(480, 640, 23), "has 33 scans"),
     ],

@@ -131,39 +131,21 @@ def test_it_writes_the_slot_and_nothing_around_it():
 
 
 @pytest.mark.parametrize(
-    ("view", "sentence"),
+    ("view", "facts"),
     [
-        (
-            make_view(bytes(120), H, W, "16UC1"),
-            "image encoding '16UC1' is not 8-bit colour: have the driver publish",
-        ),
-        (make_view(bytes(120), H, W, "rgb16"), "image encoding 'rgb16' is not 8-bit colour"),
-        (make_view(bytes(60), H, W, ""), "image encoding '' is not 8-bit colour"),
-        (
-            make_view(bytes(174), H, W, "rgb8", step=29),
-            "image step is 29, less than the 30 bytes of 10 rgb8 pixels",
-        ),
-        (
-            make_view(bytes(179), H, W, "rgb8", step=30),
-            "image has 179 bytes of data, 6 rows of step 30 need 180",
-        ),
-        (
-            make_view(bytes(60), H, W, "nv21", step=10),
-            "image has 60 bytes of data, 9 rows of step 10 need 90",
-        ),
-        (
-            make_view(bytes(18), 1, 9, "yuv422", step=18),
-            "image is 1 x 9, but yuv422 shares colour between pixels",
-        ),
-        (
-            make_view(bytes(99), 5, 10, "nv12", step=10),
-            "image is 5 x 10, but nv12 shares colour between pixels",
-        ),
-        (make_view(b"", 0, 0, "bgr8", step=0), "image of 0 x 0 bgr8 has no pixels"),
+        (make_view(bytes(120), H, W, "16UC1"), "'16UC1' .*8-bit colour"),
+        (make_view(bytes(120), H, W, "rgb16"), "'rgb16'"),
+        (make_view(bytes(60), H, W, ""), "encoding ''"),
+        (make_view(bytes(174), H, W, "rgb8", step=29), "step is 29, .* 30 bytes of 10 rgb8 pixels"),
+        (make_view(bytes(179), H, W, "rgb8", step=30), "179 bytes .*6 rows of step 30 need 180"),
+        (make_view(bytes(60), H, W, "nv21", step=10), "60 bytes .*9 rows of step 10 need 90"),
+        (make_view(bytes(18), 1, 9, "yuv422", step=18), "1 x 9, but yuv422"),
+        (make_view(bytes(99), 5, 10, "nv12", step=10), "5 x 10, but nv12"),
+        (make_view(b"", 0, 0, "bgr8", step=0), "0 x 0 bgr8 has no pixels"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_in_one_sentence(view, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_what_cannot_be_converted_is_refused_in_one_sentence(view, facts):
+    with pytest.raises(ValueError, match=facts):
         convert(view)
 
 
