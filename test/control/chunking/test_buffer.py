@@ -198,13 +198,6 @@ def test_in_every_mode_a_chunk_is_executed_as_far_as_it_says_and_then_the_joints
     np.testing.assert_allclose(unlimited.sample(late_ns)[0], 0.1, atol=2e-3)
 
 
-def test_block_without_an_execution_horizon_executes_the_whole_chunk():
-    buffer = make_buffer("block", lead_s=0.0)
-    sent = buffer.update(make_ramp(0.1, horizon=10), now_ns=200 * MS)
-    assert sent.end_ns == 1200 * MS
-    np.testing.assert_allclose(sent.positions[-1], 0.1, rtol=1e-6)
-
-
 def test_a_chunk_fully_past_changes_nothing():
     buffer = make_buffer()
     sent = buffer.update(make_ramp(0.2), now_ns=0)

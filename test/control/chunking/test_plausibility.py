@@ -92,34 +92,3 @@ def test_an_older_chunk_that_comes_late_is_not_taken_for_the_newest():
     age_s = robot.follower.safety.watchdog.age_s("chunk", robot.now)
     robot.send(0.5, robot.now - 600 * MS)
     assert robot.follower.safety.watchdog.age_s("chunk", robot.now) == age_s
-
-
-def test_cameras_are_watched_by_what_inference_tells_once_it_tells():
-    robot = Robot().go()
-    follower = robot.follower
-    for _ in range(60):  # chunks of a slow model, cameras that are fine
-        robot.run(0.01)
-        if robot.request % 2 or robot.now // (10 * MS) % 30 == 0:
-            robot.send(0.5, robot.now - 500 * MS)
-        follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
-    assert robot.states[-1] is MotionState.RUNNING
-    for _ in range(60):
-        robot.run(0.01, None)
-        robot.send(0.5, robot.now - 50 * MS)
-        follower.safety.watchdog.told(
-            {"camera/front": robot.now - 600 * MS}, robot.now, {"camera/front": "it is dark"}
-        )
-    assert follower.safety.state is MotionState.HOLDING
-    (reason,) = follower.safety.reasons
-    assert reason.startswith("camera/front is 0.6") and reason.endswith("; it is dark")
-
-
-def test_inference_that_died_is_named():
-    robot = Robot().go()
-    for _ in range(10):
-        robot.run(0.05, goal=0.5)
-        robot.follower.safety.watchdog.told({"camera/front": robot.now - 30 * MS}, robot.now)
-    robot.run(1.0)
-    (reason,) = robot.follower.safety.reasons
-    assert reason.startswith("inference has said nothing for 1.0")
-    robot.assert_within_limits()

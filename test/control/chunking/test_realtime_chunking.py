@@ -257,13 +257,6 @@ def test_a_chunk_without_a_delay_still_continues_the_motion():
     np.testing.assert_array_equal(second.actions[0], first.actions[1])
 
 
-def test_chunks_of_a_paused_robot_are_free():
-    robot = trained()
-    robot.act(S)
-    robot.rtc.pause()
-    np.testing.assert_array_equal(robot.act(S + 100 * MS).actions, robot.free(S + 100 * MS))
-
-
 def test_a_policy_that_was_not_trained_so_is_refused():
     engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
     with pytest.raises(ValueError, match=r"method = 'trained' .* guidance"):

@@ -127,27 +127,6 @@ def test_a_gripper_keeps_what_it_holds_when_joints_fall_silent_while_it_is_held(
     np.testing.assert_allclose(robot.goes_on_from(), position, atol=1e-9)
 
 
-def test_late_joints_stop_it_too():
-    robot = Robot().go()
-    robot.silent = True
-    robot.run(0.5, goal=1.5)
-    assert MotionState.STOPPING in robot.states
-    assert robot.follower.safety.reasons[0].startswith("joint_states is")
-
-
-def test_a_hold_stays_until_it_is_resumed():
-    robot = Robot().go()
-    robot.follower.safety.hold()
-    robot.run(2.0, goal=1.5)
-    assert robot.states[-1] is MotionState.HOLDING
-    count = len(robot.sent)
-    robot.run(1.0, goal=1.5)
-    assert len(robot.sent) == count
-    robot.follower.safety.resume()
-    robot.run(0.5, goal=1.5)
-    assert robot.states[-1] is MotionState.RUNNING and len(robot.sent) > count
-
-
 def test_a_refused_chunk_does_not_count_as_seen():
     robot = Robot().go(goal=0.3)
     newest = robot.follower.safety.watchdog.age_s("chunk", robot.now)
