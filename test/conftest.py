@@ -190,6 +190,17 @@ def is_retry(item: pytest.Item) -> bool:
     return getattr(item, "execution_count", 1) > 1
 
 
+@pytest.fixture(params=["pi0", "pi05"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of pi, each."""
+    return request.param
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a package that adds to this one is installed; nobody has it on the path yet."""

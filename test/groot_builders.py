@@ -16,6 +16,22 @@ LAYOUTS = ("nvidia", "lerobot")
 TAG = "oxe_droid_relative_eef_relative_joint"
 OTHER, HAND = "other_arm", "hand_alone"
 ROOT = "_groot_model."
+JOINTS = """\
+robot: arm
+cameras:
+  front: {topic: camera/front/image_raw, image: front, rate_hz: 30, max_age_s: 0.2}
+max_skew_s: 0.05
+joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.1}
+acceleration: 10
+joints:
+  - {name: a, lower: -1, upper: 1, velocity: 2, action: absolute}
+  - {name: b, lower: 0, upper: 4, velocity: 2, action: absolute}
+  - {name: c, lower: 4, upper: 6, velocity: 2, action: absolute}
+controllers:
+  - {topic: arm/joint_trajectory, joints: [a, b, c]}
+chunk: {step_dt_s: 0.05, max_age_s: 0.6}
+"""
+"""A contract of the joints that `add_embodiment` tells of."""
 
 
 def make_groot_folder(folder: Path, kind: str = "groot_n1_7", layout: str = "nvidia") -> Path:

@@ -121,7 +121,6 @@ def test_the_roofline_is_the_published_one_less_what_is_not_computed(
     assert times["total"] == pytest.approx(sum(times[stage] for stage in ("encode", "prefill", "denoise")))
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @torch.inference_mode()
 def test_both_sides_of_the_comparison_compute_the_same(kind: str) -> None:
     config = make_config(kind)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from groot_builders import HAND, OTHER, TAG, add_embodiment, add_hand, make_groot_folder
+from groot_builders import HAND, JOINTS, OTHER, TAG, add_embodiment, add_hand, make_groot_folder
 from hand_arms import load as load_hands
 from hand_arms import text
 
@@ -21,21 +21,6 @@ from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.tools.contract.cameras import trained_lines
 
-JOINTS = """\
-robot: arm
-cameras:
-  front: {topic: camera/front/image_raw, image: front, rate_hz: 30, max_age_s: 0.2}
-max_skew_s: 0.05
-joint_states: {topic: joint_states, rate_hz: 100, max_age_s: 0.1}
-acceleration: 10
-joints:
-  - {name: a, lower: -1, upper: 1, velocity: 2, action: absolute}
-  - {name: b, lower: 0, upper: 4, velocity: 2, action: absolute}
-  - {name: c, lower: 4, upper: 6, velocity: 2, action: absolute}
-controllers:
-  - {topic: arm/joint_trajectory, joints: [a, b, c]}
-chunk: {step_dt_s: 0.05, max_age_s: 0.6}
-"""
 ORACLES = Path(__file__).parents[1] / "data" / "oracles"
 MIMIC = ORACLES / "mimic_video" / "checkpoint"
 ROWS = "rotation: rot6d_rows, state: rot6d_rows, relative_to: absolute, "

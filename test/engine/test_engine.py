@@ -268,7 +268,6 @@ def test_a_prefix_can_be_compared_and_printed(engine: Engine) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
 def test_cuda_agrees_with_the_cpu(kind: str) -> None:
     chunks, answers = [], []
     for device in ("cpu", "cuda"):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from builders import CAMERAS, make_observation, make_policy
 from guiding import guidance_to
 
 from vla_accel_ros.engine.engine import Engine
 
-KINDS = ("pi0", "pi05")
 
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_and_text_are_those_of_the_plain_engine(kind: str) -> None:
     policy = make_policy(kind)
     chunks, texts = [], []

@@ -62,7 +62,6 @@ def observing(engine: Engine, number: int, robot: str = "", **given: Any) -> Req
     return engine.scheduler.submit(Request(Observe(seen(number, robot)), robot, **given))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("count", [2, LAYERS])
 @pytest.mark.parametrize("threads", [False, True])
 def test_a_torn_frame_is_never_published(threads: bool, count: int, device: str) -> None:

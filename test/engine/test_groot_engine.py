@@ -158,7 +158,6 @@ def test_staggered_chunks_are_the_whole_ones(policy: GrootPolicy) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_captured_stages_give_the_plain_bits(tmp_path: Path, kind: str, device: str) -> None:
     policy = load(square(tmp_path / "square"), device=device)
     if kind == "groot_n1_5":

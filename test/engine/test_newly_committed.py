@@ -104,7 +104,6 @@ class Guided:
         return ran[0]
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_a_guided_frame_has_a_chunk_for_each_action_that_is_committed(kind: str) -> None:
     guided = Guided(kind)
     guided.stream.see(make_observation(stamp_ns=0))

@@ -139,7 +139,6 @@ def test_a_causal_prefix_shares_all_before_the_first_other_word_to_the_bit(tmp_p
             assert torch.equal(keys(engine, same)[:, :-1], keys(engine, frame)[:, :-1])
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_in_a_bidirectional_prefix_one_other_word_changes_what_the_images_are_keyed_by(kind: str) -> None:
     """Only before anything is attended to, in the first layer, keys are a token's own."""
     engine, observation, other = make_pi(kind)

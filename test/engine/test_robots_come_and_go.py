@@ -184,7 +184,6 @@ def test_who_cannot_be_served_is_refused(case: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("staggered", [0, COUNT])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_every_chunk_is_that_of_an_engine_of_the_robots_own_on_a_gpu(
     kind: str, dtype: torch.dtype, staggered: int
 ) -> None:

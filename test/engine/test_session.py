@@ -81,7 +81,6 @@ def test_the_checksum_of_statistics_is_of_all_that_makes_numbers(changes):
     assert statistics_checksum(replace(policy)) == statistics_checksum(make_policy())
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_the_noise_of_a_request_makes_its_chunk_again(kind):
     engine = Engine(make_policy(kind), steps=3, seed=5)
     felt = np.full(6, 0.25, np.float32)

@@ -18,7 +18,6 @@ from vla_accel_ros.models.config import PI05
 from vla_accel_ros.models.policies import AnyPolicy
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("groups", range(2, LAYERS + 1))
 def test_tokens_are_those_of_a_forward_at_once(groups: int, device: str) -> None:
     engine = make_engine(groups, device)
@@ -65,7 +64,6 @@ def test_what_fails_between_two_groups_is_the_error_of_all_and_the_next_is_as_ev
     assert engine.scheduler.wait(asking(engine, 1)).tokens == alone(1, "cpu")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_any_order_of_frames_actions_and_answers(device: str) -> None:
     draw, engine = random.Random(4), make_engine(device=device)
     open_answers: dict[Request, int] = {}

@@ -205,7 +205,6 @@ def stages_of(kind: str, ops: Callable[[], Ops], precision: str = EXACT) -> Iter
 
 
 @pytest.mark.parametrize("cuda", [True, False], ids=["cuda", "triton"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_stages_read_early_only_what_is_constant(
     kind: str, cuda: bool, silent: Callable[[bool], TritonOps]
 ) -> None:

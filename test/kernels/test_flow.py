@@ -131,7 +131,6 @@ def test_read_out_of_a_step_that_knows_the_one_before(dtype: torch.dtype, guided
 
 
 @dtypes
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> None:
     """Tables of a row for each action are those of a row for each sequence, where all rows of one agree."""
     draw, batch, horizon, size, width = Drawing(7), 3, 7, 6, 40

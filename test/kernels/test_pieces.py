@@ -15,7 +15,6 @@ from vla_accel_ros.models.config import PI0, PI05, PiConfig
 from vla_accel_ros.tools.tune import pieces
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_pieces_of_a_small_model_are_near_their_twins(kind: str) -> None:
     dtype = torch.bfloat16 if CUDA else torch.float16
     ops = TritonOps(DEVICE, Table(Gpu(4)))

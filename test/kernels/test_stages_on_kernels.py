@@ -73,7 +73,6 @@ def fast(
     return pool.view(1, length), stages.last_hidden(1, length), flow.actions
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_stages_on_kernels_are_the_plain_model(kind: str) -> None:
     model = make_model(make_config(kind)).to(DEVICE)
     given = inputs(model)
@@ -84,7 +83,6 @@ def test_stages_on_kernels_are_the_plain_model(kind: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=5e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_int8_stages_on_kernels_are_those_on_references(kind: str) -> None:
     """Where a number lies between two, kernels may round it the other way."""
     model, found = make_model(make_config(kind), varied=False).to(DEVICE), []
@@ -122,7 +120,6 @@ def test_smolvlas_stages_on_kernels_are_those_on_references(wide: bool) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_staggered_steps_on_kernels_are_the_plain_model(kind: str, wide: bool) -> None:
     model = make_model(make_config(kind)).to(DEVICE)
     images, prompt, noise, state = inputs(model)
@@ -196,7 +193,6 @@ def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, w
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_is_no_farther_from_float32_than_plain_torch_is(kind: str) -> None:
     exact = make_model(make_config(kind), varied=False).to(DEVICE)
     given = inputs(exact)
@@ -207,7 +203,6 @@ def test_bfloat16_is_no_farther_from_float32_than_plain_torch_is(kind: str) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
 def test_captured_is_eager_to_the_bit_and_allocates_nothing(kind: str) -> None:
     model = make_model(make_config(kind), varied=False).to(DEVICE).set_precision(torch.bfloat16)
     images, prompt, noise, state = inputs(model)

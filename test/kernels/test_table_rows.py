@@ -82,7 +82,6 @@ def check(
 @dtypes
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("each", ["sequence", "action"])
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_embedded_actions(dtype: torch.dtype, kernels: bool, each: str, kind: str) -> None:
     draw, horizon, size, width, state = Drawing(5), 4, 6, 40, kind == "pi0"
     at = ints(6, 0, 6) if each == "sequence" else ints(*(n % 7 for n in range(3, 3 + BATCH * horizon)))

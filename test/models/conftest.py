@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -24,10 +25,10 @@ def _is_empty(mark: pytest.Mark) -> bool:
     return str(mark.kwargs.get("reason", "")).startswith("got empty parameter set")
 
 
-@pytest.fixture(params=["pi0", "pi05"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Of pi, each."""
-    return request.param
+@pytest.fixture
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,6 +20,13 @@ def edit_weights(file: Path, change: Callable[[dict[str, Tensor]], object]) -> N
     tensors = load_file(file)
     change(tensors)
     save_file(tensors, file)
+
+
+def edit_torch(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Change the tensors of a file that torch saved."""
+    tensors = torch.load(file, weights_only=True)
+    change(tensors)
+    torch.save(tensors, file)
 
 
 def edit_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -36,3 +44,8 @@ def refused(folder: Path, *parts: str, **arguments: Any) -> None:
     assert "\n" not in message
     for part in parts:
         assert part in message, message
+
+
+def same_weights(first: Any, second: Any) -> bool:
+    ours, others = first.model.state_dict(), second.model.state_dict()
+    return ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)

@@ -39,6 +39,8 @@ from vla_accel_ros.models.openvla.model import is_unused
 from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
 from vla_accel_ros.models.openvla_oft.pictures import crop, prepared, resize_lanczos
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 NAMES = fixture_names("pi0", "pi05")
 OPENVLA_NAMES = fixture_names("openvla")
 GROOT_NAMES = groot_names()
@@ -75,11 +77,6 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 @pytest.fixture(params=["padded cpu", "packed cpu", pytest.param("packed cuda", marks=pytest.mark.gpu)])
 def run(request: pytest.FixtureRequest, oracle: Oracle) -> Run:
     return run_of(oracle.name, *request.param.split())
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=OPENVLA_NAMES)
@@ -149,12 +146,6 @@ def load_oft(name: str, device: str) -> OFTOracle:
 @pytest.fixture(params=OFT_NAMES)
 def oft(request: pytest.FixtureRequest, device: str) -> OFTOracle:
     return load_oft(request.param, device)
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 def test_there_is_something_to_compare_with() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from closeness import rounding
+from closeness import assert_near, rounding
 from torch import Tensor, nn
 
 from vla_accel_ros.kernels.ops import Ops
+from vla_accel_ros.models.config import LlamaConfig
+from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.residual import FusedStream, ResidualStream, computing, residual_stream
+from vla_accel_ros.models.openvla_oft.stack import hidden_states
 
 WIDTH, EPS = 12, 1e-3
 
@@ -58,3 +61,19 @@ def test_where_gradients_are_wanted_plain_torch_computes_them() -> None:
         stream.add(stream.norm(None, None, EPS), nn.Linear(WIDTH, WIDTH))
     stream.end().sum().backward()
     assert not isinstance(stream, FusedStream) and x.grad is not None
+
+
+@pytest.mark.parametrize("ops", [None, Ops()], ids=["torch", "kernels"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("read", [slice(None), slice(-5, -2)], ids=str)
+def test_rows_that_are_read_are_llamas(ops: Ops | None, kv_heads: int, read: slice) -> None:
+    torch.manual_seed(3)
+    stack = Llama(LlamaConfig(24, 3, 40, 4, kv_heads, 6), vocab=10)
+    for parameter in stack.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.5)
+    x = torch.randn(2, 9, 24)
+    with torch.no_grad():
+        expected, _, _ = stack(x, torch.arange(9)[None].expand(2, -1))
+        with computing(ops):
+            ours = hidden_states(stack, x, read)
+    assert_near(ours, expected[:, read])

@@ -63,7 +63,6 @@ def build(model: object, precision: str) -> Stages:
     return stages
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_both(
     kind: str, precision: str
@@ -146,7 +145,6 @@ def test_answers_in_fewer_bits_have_copies_of_the_prefix_stack() -> None:
     assert more == pytest.approx(0.5 * 18 * LAYER * 4 * 1.01, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("precision", [*PRECISIONS[1:], "exact"])
 def test_parts_of_the_weights_are_those_of_the_tensors(kind: str, precision: str) -> None:
     exact = precision == "exact"

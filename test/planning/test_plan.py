@@ -42,7 +42,6 @@ TINY = PiConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("precision", ["fp8", "int8", "int4"])
 def test_copies_in_fewer_bits_are_those_that_the_stages_make(kind: str, precision: str) -> None:
     config = replace(TINY, kind=kind)
@@ -58,7 +57,6 @@ def test_copies_in_fewer_bits_are_those_that_the_stages_make(kind: str, precisio
     assert copies(config, Work(precision=precision)) == small.nbytes + folded
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     config = replace(TINY, kind=kind)
     model, made = Pi(config).set_precision(torch.bfloat16), Int8()
@@ -74,7 +72,6 @@ def test_int8_copies_are_those_that_the_stages_make(kind: str) -> None:
     assert mixed - int4 == fewer.nbytes == fast - exact
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_int8_pays_on_an_orin_and_no_weights_alone_come_near(kind: str) -> None:
     times = {
         name: make_plan(MODELS[kind], ORIN, Work(precision=name)).latency[0]

@@ -65,7 +65,6 @@ def names(ops: Iterable[Op]) -> dict[str, int]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_pi_stages_have_the_flop_that_torch_counts(kind: str) -> None:
     config = replace(PI, kind=kind)
     model, ops = Pi(config), operations(config, Work(views=2, prompt=PROMPT, steps=3))

@@ -27,7 +27,6 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_solvers_more_steps_are_nearer_and_ab2_is_nearer_with_as_many(kind, monkeypatch):
     policy = make_policy(kind)
     smooth = lambda x, t, state, kv: x * torch.sin(3.0 * t) - 0.5  # noqa: E731

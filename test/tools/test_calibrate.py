@@ -60,7 +60,6 @@ def test_calibrate_largest_of_every_column_that_any_observation_brought(kind: st
     assert not any(group[0]._forward_pre_hooks for group in products(policy.model).values())
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_calibrate_with_it_a_policy_with_outliers_acts_more_exactly(kind: str, tmp_path: Path) -> None:
     policy, path = make_policy(kind), tmp_path / "calibration.safetensors"
     for layer in _layers(policy.model.language_model) + _layers(policy.model.expert):

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 from builders import make_checkpoint, make_config
+from groot_builders import JOINTS, OTHER, add_embodiment, make_groot_folder
 from lerobot_builders import make_lerobot_folder
 from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 
@@ -380,3 +381,14 @@ def test_replay_what_a_chunk_may_have_been_computed_with_is_named_where_its_bits
     assert not result.equal
     line = report(bag, moments, result)[-1]
     assert line.startswith("why     it may be seats_by_load: the batch of a step had as many seats as were")
+
+
+@pytest.mark.parametrize("rtc", [None, RtcSettings()], ids=["free", "guided"])
+def test_replay_computes_the_chunks_of_an_embodiment_again(tmp_path: Path, rtc: RtcSettings | None) -> None:
+    add_embodiment(make_groot_folder(tmp_path / "model"))
+    (tmp_path / "robot.yaml").write_text(JOINTS.replace("step_dt_s: 0.05", "step_dt_s: 0.1"))
+    run = Run(tmp_path, rtc=rtc, contract=tmp_path / "robot.yaml", statistics=OTHER, steps=4)
+    result, moments = again(run.frames(4).tell().end())
+    assert result.equal, result.different_chunks
+    assert (result.chunks, result.frames) == (4, 4)
+    assert not result.notes and not moments.counts["incomplete"]

@@ -6,7 +6,6 @@ import json
 import weakref
 from typing import Any
 
-import pytest
 from builders import make_checkpoint, make_config, make_stats
 from recorded_run import Run, again
 
@@ -58,7 +57,6 @@ def test_replay_bag_may_hold_several_sessions(tmp_path):
     assert result.chunks == 4 and len(result.different_chunks) == 2
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_replay_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, kind, monkeypatch):
     """Each has its own contract, statistics and step time; the weights are loaded once."""
     make_checkpoint(tmp_path / "model", make_config(kind, horizon=16))

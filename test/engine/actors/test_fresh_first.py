@@ -122,7 +122,6 @@ def test_a_seat_that_is_finished_after_a_newer_frames_chunk_comes_to_nothing() -
 LANES_OF = {word: lanes_of(EngineConfig(lanes=word)) for word in LANES}
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_what_is_whole_and_what_is_in_seats(kind: str) -> None:
     engine = make_engine("cpu", kind, "one")
     stream = FrameStream(engine)

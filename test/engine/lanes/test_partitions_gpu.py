@@ -79,7 +79,6 @@ def test_a_number_that_the_device_does_not_have_is_refused() -> None:
         divide(cuda(), 100_000)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("staggered", [0, 4])
 @pytest.mark.parametrize("lanes", SEVERAL)
 def test_chunks_and_text_have_the_same_bits_in_a_partition(kind: str, staggered: int, lanes: str) -> None:

@@ -45,7 +45,6 @@ def chunk(engine: Engine, observation: Any = None) -> np.ndarray:
         return engine.act(prefix, noise=1).actions
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_chunks_are_those_of_an_engine_that_has_both(kind: str, precision: str, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, make_config(kind))
@@ -103,7 +102,6 @@ def test_questions_are_answered_where_the_prefix_is_exact_and_else_refused(tmp_p
                     engine.ask(prefix, max_tokens=2)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_an_answer_begins_as_near_where_its_last_layer_is_in_8_bits_too(kind: str) -> None:
     both = Engine(make_policy(kind), fast=True, precision="w8a8")
     policy = make_policy(kind)
@@ -117,7 +115,6 @@ def test_an_answer_begins_as_near_where_its_last_layer_is_in_8_bits_too(kind: st
     assert policy.model.language_model.layers[-1].mlp.down_proj.weight.is_meta
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_what_a_calibration_leaves_exact_is_kept_and_columns_are_smoothed(kind: str, tmp_path: Path) -> None:
     folder, model = make_checkpoint(tmp_path, make_config(kind)), make_policy(kind, seed=1).model
     path, other = tmp_path / "calibration.safetensors", tmp_path / "other.safetensors"

@@ -22,7 +22,6 @@ from vla_accel_ros.models.flow.sampling import Flow, sample
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 from vla_accel_ros.models.layers.packed import Span
 
-KINDS = ("pi0", "pi05")
 STEPS = 5
 LENGTHS = (7, 4, 9)
 Given = Guidance | Committed | None
@@ -34,11 +33,6 @@ assert_near = partial(
 
 @pytest.fixture(params=SOLVERS)
 def solver(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -120,7 +114,6 @@ class Setting:
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("most", [float(STEPS), 10.0])
 def test_a_guided_chunk_is_the_plain_models(
@@ -135,7 +128,6 @@ def test_a_guided_chunk_is_the_plain_models(
         assert not torch.allclose(ours.actions, setting.plain(0, None).actions, atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 3, 7])
 @pytest.mark.parametrize("rule", ["openpi", "lerobot"])
 def test_a_chunk_with_committed_actions_is_the_plain_models(
@@ -152,7 +144,6 @@ def test_a_chunk_with_committed_actions_is_the_plain_models(
     assert not torch.allclose(ours.actions[0, count:], free.actions[0, count:], atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(
     kind: str, device: str, solver: str
 ) -> None:
@@ -164,7 +155,6 @@ def test_guides_without_weight_or_actions_leave_a_chunk_free_to_the_bit(
         assert torch.equal(ours.update, free.update)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("host", [False, True], ids=["from the device", "from the host"])
 @pytest.mark.parametrize("most", [MOST_NARROW, 0], ids=["few rows", "many rows"])
 def test_a_batch_may_hold_chunks_of_every_kind(
@@ -190,7 +180,6 @@ def test_a_batch_may_hold_chunks_of_every_kind(
 
 
 @pytest.mark.parametrize("which", ["plain", "plain together", "few rows", "many rows"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
     kind: str, which: str, device: str, solver: str
 ) -> None:
@@ -223,7 +212,6 @@ def test_staggered_chunks_of_every_kind_are_to_the_bit_what_each_is_alone(
             assert torch.equal(batch.flows[number].actions[0, :3], one.actions)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_fewer_seats_are_computed_where_fewer_are_taken(kind: str, device: str, solver: str) -> None:
     """Chunks come and go, so that every size has its turn with every one of them."""
     setting, kinds = Setting(kind, device, solver=solver), Setting(kind, device, solver=solver).several()
@@ -270,7 +258,6 @@ def test_a_stage_has_a_graph_for_each_form_and_partition(solver: str) -> None:
     assert len(setting.stages.denoise(1, STEPS)._graphs) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(
     kind: str, device: str, solver: str
 ) -> None:
@@ -294,7 +281,6 @@ def test_chunks_by_themselves_come_to_the_host_as_they_are_on_the_device(
             torch.testing.assert_close(last, flow.update.square().mean(-1).sqrt().cpu(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: str, solver: str) -> None:
     setting = Setting(kind, device, solver=solver)
     stages, joints = Stages(setting.model, setting.pool, joints=6, solver=solver), 6
@@ -319,7 +305,6 @@ def test_magnitudes_are_how_far_every_step_moved_the_joints(kind: str, device: s
             assert_near(found, torch.from_numpy(magnitudes))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_chunks_of_a_batch_count_as_many_joints_as_each_has(kind: str, device: str, solver: str) -> None:
     setting = Setting(kind, device, solver=solver)
     given = setting.noise, setting.state, [0, 1, 2], [*LENGTHS], STEPS

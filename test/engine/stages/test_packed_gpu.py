@@ -141,7 +141,6 @@ def test_the_head_of_captured_tokens_has_the_bits_of_the_plain_one(kind: str, la
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["few rows", "many rows"])
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @torch.inference_mode()
 def test_staggered_chunks_are_as_exact_as_each_alone(kind: str, wide: bool) -> None:
     exact = gemma(torch.float32, kind)

@@ -25,11 +25,9 @@ from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.pi.folding import fold_prefix
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-KINDS = ("pi0", "pi05")
 OF_ANY_SIZE = tuple(precision for precision in PRECISIONS if precision != "nvfp4")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precision", "most"), [("fp8", 0.08), ("int8", 0.02), ("int4", 0.2)])
 def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most: float) -> None:
     model = make_model(make_config(kind), varied=False)
@@ -37,7 +35,6 @@ def test_actions_stay_near_but_are_not_the_same(kind: str, precision: str, most:
     assert 0 < apart(ours.actions, exact.actions) < most
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_fp8_is_near_in_every_stage_and_small_weights_leave_prefixes_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     runs = {precision: Run(model, precision) for precision in OF_ANY_SIZE}
@@ -86,7 +83,6 @@ def test_fp8_may_be_for_prefill_alone() -> None:
     assert Small("int8", model, prefix, prefill_only=True).expert(prefix.layers) is not None
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_nvfp4_is_in_prefill_alone_and_near(kind: str) -> None:
     prefix = GemmaConfig(width=128, depth=2, mlp=256, heads=1, kv_heads=1, head_dim=128)
     expert = GemmaConfig(width=48, depth=2, mlp=96, heads=1, kv_heads=1, head_dim=128)

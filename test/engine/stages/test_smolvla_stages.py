@@ -10,7 +10,7 @@ import torch
 from builders import make_observation
 from closeness import assert_near
 from seated import Seated
-from smolvla_recording import CASES, SPEC, Case, make_smolvla_folder
+from smolvla_recording import CASES, SPEC, Case
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
@@ -28,11 +28,6 @@ STEPS = SPEC["num_steps"]
 SLOTS = 3
 FRAMES = (("top", "wrist"), 5), (("top",), 31), (("wrist",), 17)
 """Cameras, and letters of the instruction: in three buckets of prompts."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_smolvla_folder(tmp_path_factory.mktemp("smolvla") / "folder")
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -27,8 +27,6 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.conventions import padded
 from vla_accel_ros.models.processing.resize import resize_bilinear
 
-KINDS = ("pi0", "pi05")
-
 STEPS = 4
 
 NEAR: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
@@ -51,7 +49,6 @@ def observe(setting: Setting, images: np.ndarray, prompt: Tensor) -> list[int]:
     return setting.stages.observe([images], [prompt], [0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("views", "words", "ops"),
     [
@@ -74,7 +71,6 @@ def test_a_prefix_is_the_plain_one(kind: str, views: int, words: int, ops: Any) 
     torch.testing.assert_close(setting.stages.last_hidden(2, length), hidden[0, -1], **NEAR)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
     setting = Setting(kind)
     images, prompt = setting.frame(2, 7)
@@ -89,7 +85,6 @@ def test_actions_are_the_plain_ones_for_any_number_of_steps(kind: str) -> None:
 
 
 @pytest.mark.parametrize("most", [MOST_NARROW, 0])
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_its_parts_each_with_its_own_prefix(
     kind: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,7 +131,6 @@ def test_bfloat16_keeps_what_openpi_keeps_in_float32(folder: Path) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32, torch.bfloat16}
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_sizes_are_inferred_without_our_config(kind: str, tmp_path: Path) -> None:
     vision = VisionConfig(width=72, depth=1, mlp=16, heads=1, image_size=28, patch=14)
     config = make_config(kind, vision=vision, horizon=10, image_names=PI05.image_names)

@@ -154,7 +154,6 @@ def test_an_unknown_field_of_a_processors_file_is_refused(tmp_path: Path, file: 
     refused(folder, file, "when")
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_processors_of_another_kind_of_policy_are_refused(tmp_path: Path, kind: str) -> None:
     folder = make_lerobot_folder(tmp_path / kind, make_lerobot_config(kind))
     other = make_lerobot_folder(tmp_path / "other", make_lerobot_config("pi05" if kind == "pi0" else "pi0"))

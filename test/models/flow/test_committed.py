@@ -20,19 +20,10 @@ from vla_accel_ros.models.flow.sampling import sample
 from vla_accel_ros.models.layers.gemma import KV, PerToken, RMSNorm
 from vla_accel_ros.models.pi.model import Pi
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 KINDS = ("pi0", "pi05")
 STEPS = 4
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 class Field:
@@ -55,7 +46,6 @@ class Field:
         return self.at(x, torch.full((len(x),), t, device=x.device))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
 def test_one_time_for_all_is_the_same_time_for_each(kind: str, t: float, device: str) -> None:
     field = Field(kind, device)
@@ -64,7 +54,6 @@ def test_one_time_for_all_is_the_same_time_for_each(kind: str, t: float, device:
     assert torch.equal(field.at(field.noise, each.to(device)), field(field.noise, t))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_samples_of_a_batch_may_have_their_own_times(kind: str, device: str) -> None:
     field = Field(kind, device)
     times = torch.rand(field.noise.shape[:2], generator=torch.Generator().manual_seed(1)).to(device)
@@ -114,7 +103,6 @@ def test_committed_actions_come_back_exactly_and_matter(
     assert torch.equal(flow.actions[:, delay:], free.actions[:, delay:]) == (delay == 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_network_sees_them_clean_at_time_zero(kind: str, device: str) -> None:
     """By hand: every step sees the committed actions at time 0, and the others at the step's time."""
     field, seen = Field(kind, device), []
@@ -154,7 +142,6 @@ def test_actions_that_cannot_be_are_refused() -> None:
         Committed(torch.full((1, 3), float("nan")))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_knows_what_its_checkpoint_says_of_its_training(kind: str, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, make_config(kind))
     assert load_policy(folder).trained_delay == 0

@@ -14,6 +14,8 @@ from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.layers.gemma import KV
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 FOLDERS = {"groot_n1_7": "checkpoint", "groot_n1_5": "checkpoint_lerobot"}
 
 
@@ -22,12 +24,6 @@ def model(request: pytest.FixtureRequest) -> Groot:
     network = load_policy(DATA / request.param / FOLDERS[request.param]).model
     assert isinstance(network, Groot)
     return network
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 def features(model: Groot, tokens: int, seed: int) -> Tensor:

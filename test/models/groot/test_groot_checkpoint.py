@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from folders import edit_json, edit_weights, refused
+from folders import edit_json, edit_weights, refused, same_weights
 from groot_builders import DATA, KINDS, LAYOUTS, OTHER, TAG, add_embodiment, make_groot_folder
 
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy, with_statistics
@@ -34,9 +34,7 @@ def test_both_layouts_are_one_network(tmp_path: Path, kind: str) -> None:
     policies = [
         load(make_groot_folder(tmp_path / layout, kind, layout), **plain(kind, layout)) for layout in LAYOUTS
     ]
-    first, second = (dict(policy.model.named_parameters()) for policy in policies)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert same_weights(*policies)
     if kind == "groot_n1_7":
         assert policies[0].config == policies[1].config
         state = np.linspace(-0.2, 0.4, 17, dtype=np.float32)
@@ -109,8 +107,7 @@ def test_a_converted_folder_is_the_same_policy(tmp_path: Path, kind: str) -> Non
     assert ours.config == theirs.config
     state = np.full(7 if kind == "groot_n1_5" else 17, 0.1, np.float32)
     assert torch.equal(ours.normalized_state(state), theirs.normalized_state(state))
-    pairs = zip(ours.model.parameters(), theirs.model.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert same_weights(ours, theirs)
 
 
 def test_layers_beyond_the_cut_are_left_out(tmp_path: Path) -> None:

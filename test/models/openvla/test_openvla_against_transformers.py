@@ -15,6 +15,8 @@ from shared.decoding import decode
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 
 @pytest.fixture(params=[1, 2, 4], ids=["1 kv head", "2 kv heads", "4 kv heads"])
 def model(request: pytest.FixtureRequest) -> OpenVLA:
@@ -30,12 +32,6 @@ def model(request: pytest.FixtureRequest) -> OpenVLA:
         ),
         seed=5,
     )
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 def huggingface_llama(model: OpenVLA) -> transformers.LlamaForCausalLM:

@@ -25,11 +25,6 @@ decoded by libjpeg-turbo 2.1.5 with TJFLAG_FASTDCT, as TensorFlow decodes."""
 SIZES = [(64, 80), (50, 70), (33, 47), (17, 19), (97, 8), (30, 112), (200, 31)]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 def noise(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 

@@ -50,7 +50,6 @@ def test_full_size_names_shapes_and_float32_parts_are_the_published_ones(config:
     assert ours == published
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_padded_and_masked_equals_left_out(kind: str) -> None:
     """A batch whose samples are padded in the middle and at the end gives what each alone gives."""
     model = make_model(make_config(kind))
@@ -75,7 +74,6 @@ def test_state_does_not_reach_the_expert_of_pi05() -> None:
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16 autocast"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_gets_a_finite_gradient(kind: str, autocast: bool) -> None:
     """A training step's graph: images, prompt and causal answer, the flow, a row that may see nothing."""
     model = make_model(make_config(kind)).train()

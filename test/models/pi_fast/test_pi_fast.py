@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from folders import edit_json, refused
 from oracle import FOLDER
 from pi_fast_oracle import SAMPLES, PiFastOracle, pi_fast_names, sized_folder
 
@@ -17,16 +18,12 @@ from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer, cosines
 from vla_accel_ros.models.policies import AnyPolicy
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 
 @pytest.fixture(params=pi_fast_names(), scope="module")
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PiFastOracle:
     return PiFastOracle.load(request.param, tmp_path_factory.mktemp("pi_fast") / "folder")
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture
@@ -87,21 +84,18 @@ def test_options_that_it_lacks_are_refused_by_name(
 
 
 def test_without_its_tokenizer_of_actions_a_folder_says_what_to_copy(folder: Path) -> None:
-    file = folder / "config.json"
-    data = json.loads(file.read_text()) | {"action_tokenizer_name": "physical-intelligence/fast"}
-    file.write_text(json.dumps(data))
+    name = "physical-intelligence/fast"
+    edit_json(folder / "config.json", lambda data: data.update(action_tokenizer_name=name))
     (missing,) = describe(folder).missing
-    assert "fast_tokenizer" in missing and "physical-intelligence/fast" in missing
+    assert "fast_tokenizer" in missing and name in missing
     (folder.parent / "fast_tokenizer").rename(folder / "fast_tokenizer")
     assert not describe(folder).missing
 
 
 @pytest.mark.parametrize(("field", "value"), [("temperature", 0.7), ("fast_skip_tokens", 64), ("beams", 4)])
 def test_another_setting_is_refused_by_name(folder: Path, field: str, value: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
-    with pytest.raises(ValueError, match=field):
-        load_policy(folder)
+    edit_json(folder / "config.json", lambda data: data.update({field: value}))
+    refused(folder, field)
 
 
 def test_a_broken_tokenizer_of_actions_is_refused_by_its_file(tmp_path: Path) -> None:

@@ -16,12 +16,9 @@ from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 load = cache(make_smolvla)
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture
@@ -32,12 +29,6 @@ def model(device: str) -> SmolVLA:
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, device: str) -> Case:
     return Case(request.param, device)
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> object:
-    with torch.no_grad():
-        yield
 
 
 def field(model: SmolVLA, kv: KV, mask: Tensor | None = None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,14 @@ from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.text.decoding import Sampling
 
+pytestmark = pytest.mark.usefixtures("without_gradients")
+
 COUNT = 6
 
 
 @pytest.fixture(params=["openvla", "pi05"])
 def model(request: pytest.FixtureRequest) -> OpenVLA | Pi:
     return make_openvla(seed=1) if request.param == "openvla" else make_model(make_config(), seed=1)
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def prefix(model: OpenVLA | Pi, batch: int, tokens: int, seed: int = 0) -> tuple[Tensor, KV]:

@@ -13,7 +13,6 @@ from vla_accel_ros.models.text.t5 import T5Encoder, infer_t5
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("gate", ["relu", "gated-gelu"])
 @pytest.mark.parametrize("kind", ["T5", "UMT5"])
 def test_features_are_those_of_transformers_with_its_padding(kind: str, gate: str, device: str) -> None:

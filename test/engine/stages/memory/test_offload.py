@@ -144,7 +144,6 @@ def test_one_slot_is_enough_where_resident_layers_lie_between() -> None:
     assert slots_for(1, 1) == 1
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_chunks_and_answers_have_the_same_bits(kind: str, option: str) -> None:
     chunks, texts = [], []

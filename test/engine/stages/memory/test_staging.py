@@ -109,7 +109,6 @@ def make_stages(kind: str, device: torch.device) -> tuple[Stages, int]:
     return stages, stages.observe([images], [torch.tensor([5, 6, 7])], [1])[0]
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_a_call_writes_where_the_last_one_did(kind: str, device: torch.device) -> None:
     stages, length = make_stages(kind, device)
     config = stages.model.config
@@ -125,7 +124,6 @@ def test_a_call_writes_where_the_last_one_did(kind: str, device: torch.device) -
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 def test_a_submitted_chunk_waits_for_nothing_and_allocates_nothing(kind: str) -> None:
     """The host comes back while the device is still busy with something long that was put before."""
     stages, length = make_stages(kind, torch.device("cuda"))

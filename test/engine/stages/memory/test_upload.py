@@ -54,7 +54,6 @@ def chunks(engine: Engine, observations: list[Observation]) -> list[np.ndarray]:
     return made
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05"])
 @pytest.mark.parametrize("conventions", [EXACT_OPENPI, LEROBOT], ids=lambda which: which.name)
 def test_chunks_of_large_frames_are_those_of_the_plain_engine(kind: str, conventions: Conventions) -> None:
     """Whatever the cameras' sizes, while they change, and with a camera that is missing."""

@@ -13,7 +13,6 @@ import torch
 from guiding import guidance_to
 from seated import Seated
 from smolvla_frames import COMMITTED, FRAMES, assert_same, frame, load
-from smolvla_recording import make_smolvla_folder
 from torch import Tensor
 
 from vla_accel_ros.engine.engine import Engine
@@ -33,11 +32,6 @@ from vla_accel_ros.types import Chunk
 
 pytestmark = pytest.mark.usefixtures("same_kernels")
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_smolvla_folder(tmp_path_factory.mktemp("smolvla") / "folder")
 
 
 @pytest.fixture(

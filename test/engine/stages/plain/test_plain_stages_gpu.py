@@ -15,7 +15,6 @@ import pytest
 import torch
 from guiding import guidance_to
 from smolvla_frames import BOTH, FRAMES, Unknown, assert_same, frame, load
-from smolvla_recording import make_smolvla_folder
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.plain.stages import PlainStages
@@ -24,11 +23,6 @@ from vla_accel_ros.types import Chunk
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("same_kernels")]
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_smolvla_folder(tmp_path_factory.mktemp("smolvla") / "folder")
 
 
 def graphs(engine: Engine) -> list[int]:

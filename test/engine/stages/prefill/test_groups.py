@@ -21,7 +21,6 @@ from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import GemmaConfig, VisionConfig
 from vla_accel_ros.types import Torn
 
-KINDS = ("pi0", "pi05")
 LAYERS = 4
 """Of the image encoder and the prefix stack of make_config together."""
 
@@ -86,7 +85,6 @@ class Grouped(Setting):
         assert torch.equal(self.stages.last_hidden(slot, length), self.whole.last_hidden(slot, length))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", range(2, LAYERS + 1))
 @pytest.mark.parametrize(("ops", "precision"), [(None, "exact"), (InParts, "exact"), (None, "fp8")])
 def test_a_prefix_in_groups_is_that_at_once(kind: str, count: int, ops: Any, precision: str) -> None:
@@ -211,7 +209,6 @@ def test_a_frame_that_is_dropped_or_cannot_be_begun_needs_its_images_no_longer(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("precision", ["exact", "fp8"])
 @pytest.mark.parametrize("apart", [False, True], ids=["no partition", "in a lane's stream"])
 def test_graphs_of_groups_make_the_bits_of_one_graph(kind: str, precision: str, apart: bool) -> None:
