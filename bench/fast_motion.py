@@ -22,7 +22,6 @@ from shared import closed_loop
 from shared.closed_loop import Job, play
 from shared.paired import gain, median, success
 from vla_accel_ros.control.chunking.tempo import FAST, USUAL
-from vla_accel_ros.models.flow.noise import COHERENT
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, REACH
 from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
@@ -36,8 +35,7 @@ def tasks(given: Given) -> Row:
     """Success and time of each family, with intervals at 95 %."""
     jobs = {
         (family, speed): [
-            Job(family, "static", TIMING, seed, Handover(noise=COHERENT, speed=speed))
-            for seed in range(given.seeds or count)
+            Job(family, "static", TIMING, seed, Handover(speed=speed)) for seed in range(given.seeds or count)
         ]
         for family, count in SEEDS.items()
         for speed in (USUAL, FAST)
@@ -56,7 +54,6 @@ def tasks(given: Given) -> Row:
     )
     return {
         "denoise_steps": DENOISE_STEPS,
-        "noise": COHERENT,
         "period_s": TIMING.period / 30,
         "latency_s": TIMING.latency / 30,
         "rows": rows,

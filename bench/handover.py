@@ -1,20 +1,20 @@
-"""How chunks replace each other: styles on a reference, late messages, and with the bundled policy noises and
-staggered chunks.
+"""How chunks replace each other: styles on a reference, late messages, and staggered chunks of the bundled
+policy.
 
-    python bench/handover.py [--parts styles noise staggered] [--seeds N] [--processes N]
+    python bench/handover.py [--parts styles staggered] [--seeds N] [--processes N]
 
 Tables in simulation time: they depend on the weights, the seeds and the code, not on the speed of the
-machine. `noise` compares fresh with coherent noise in every mode of handing over, `staggered` free with
-guided chunks that are begun in every step of 1/30 s and done DENOISE_STEPS later; both play the same scenes
-twice (shared/closed_loop.py), keep each finished episode in out/ and resume from there.
+machine. `staggered` compares free with guided chunks that are begun in every step of 1/30 s and done
+DENOISE_STEPS later; it plays the same scenes twice (shared/closed_loop.py), keeps each finished episode in
+out/ and resumes from there. `noise`, of which the file has figures, was an experiment: chunks that begin with
+coherent noise in every mode.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,30 +24,12 @@ from run import Bench, Given, Row, main
 from shared import closed_loop
 from shared.closed_loop import Job, play
 from shared.paired import gain, median, success
-from vla_accel_ros.models.flow.noise import COHERENT, FRESH
-from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS, HORIZON
+from vla_accel_ros.tools.demo_policy.recipe import DENOISE_STEPS
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Handover, Timing
 from vla_accel_ros.tools.options import chosen_contract, chosen_model
 
-SEEDS = {"noise": 40, "staggered": 20}
+SEEDS = 20
 UNITS = {"time_s": "s", "jerk": "rad/s^3", "seam": "rad"}
-SHORTEST_PERIOD = 3  # frames: the node's 10 Hz vision loop
-MODES = {
-    "block": Handover("block", execution_horizon=HORIZON // 2),
-    "async": Handover("async"),
-    "blend": Handover("blend"),
-    "rtc": Handover("rtc"),
-}
-SITUATIONS = (
-    ("reach", "static", 4),
-    ("reach", "moved", 4),
-    ("reach", "switched", 4),
-    ("reach", "static", 8),
-    ("reach", "switched", 8),
-    ("place", "moved", 4),
-    ("follow", "static", 4),
-)
-"""Family, condition, delay in steps of 1/30 s, for the noises: what `reach` makes easy, `place` does not."""
 
 
 @dataclass(frozen=True)
@@ -76,39 +58,17 @@ class Played:
     with_: list[Episode]
 
 
-def noises() -> tuple[Case, ...]:
-    """Fresh and coherent noise in every mode and situation."""
-    return tuple(
-        Case(
-            name,
-            family,
-            condition,
-            Timing(max(SHORTEST_PERIOD, delay), delay),
-            replace(mode, noise=FRESH),
-            replace(mode, noise=COHERENT),
-        )
-        for family, condition, delay in SITUATIONS
-        for name, mode in MODES.items()
+CASES = tuple(
+    Case(
+        "guided, not free (fresh)",
+        "reach",
+        condition,
+        Timing(period=1, latency=DENOISE_STEPS),
+        Handover("blend"),
+        Handover("rtc"),
     )
-
-
-def staggered() -> tuple[Case, ...]:
-    """Free or guided, both noises."""
-    timing = Timing(period=1, latency=DENOISE_STEPS)
-    free, guided = MODES["blend"], MODES["rtc"]
-    ways = {
-        "guided, not free (fresh)": (replace(free, noise=FRESH), replace(guided, noise=FRESH)),
-        "guided, not free (coherent)": (replace(free, noise=COHERENT), replace(guided, noise=COHERENT)),
-        "free and coherent, not fresh": (replace(free, noise=FRESH), replace(free, noise=COHERENT)),
-    }
-    return tuple(
-        Case(title, "reach", condition, timing, *way)
-        for condition in ("static", "moved", "switched")
-        for title, way in ways.items()
-    )
-
-
-CASES = {"noise": noises, "staggered": staggered}
+    for condition in ("static", "moved", "switched")
+)
 
 
 def styles(given: Given) -> Row:
@@ -120,14 +80,14 @@ def styles(given: Given) -> Row:
     }
 
 
-def compared(part: str, given: Given) -> Row:
+def staggered(given: Given) -> Row:
     """Two variants, scene by scene."""
-    cases, seeds = CASES[part](), range(given.seeds or SEEDS[part])
-    jobs = list(dict.fromkeys(job for seed in seeds for case in cases for job in case.jobs(seed)))
-    episodes = play(jobs, given, f"handover_{part}")
+    seeds = range(given.seeds or SEEDS)
+    jobs = list(dict.fromkeys(job for seed in seeds for case in CASES for job in case.jobs(seed)))
+    episodes = play(jobs, given, "handover_staggered")
     played = [
         Played(case, *([episodes[case.jobs(seed)[way]] for seed in seeds] for way in (0, 1)))
-        for case in cases
+        for case in CASES
     ]
     plan = {
         "policy": chosen_model(given).name,
@@ -136,10 +96,11 @@ def compared(part: str, given: Given) -> Row:
         "denoise_steps": DENOISE_STEPS,
         "episodes": len(jobs),
         "units": UNITS,
-        "cases": [asdict(case) for case in cases],
+        "cases": [asdict(case) for case in CASES],
     }
     rows = [summary(comparison) for comparison in played]
-    return {part: {"pooled": pooled(played), "cases": rows, "plan": plan, "episodes": list(as_json(played))}}
+    pool, episodes_played = pooled(played), list(as_json(played))
+    return {"staggered": {"pooled": pool, "cases": rows, "plan": plan, "episodes": episodes_played}}
 
 
 def pooled(played: Sequence[Played]) -> list[Row]:
@@ -207,7 +168,7 @@ def as_json(played: Sequence[Played]) -> Iterator[Row]:
 
 BENCH = Bench(
     "handover",
-    parts={"styles": styles, **{part: partial(compared, part) for part in CASES}},
+    parts={"styles": styles, "staggered": staggered},
     options=closed_loop.options,
     smoke="--parts styles",
 )

@@ -24,10 +24,7 @@ from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Handover, Timing
 
 LATENCY, SEEDS = 4, 100
 ON_DEMAND = Timing(period=LATENCY, latency=LATENCY, on_demand=True)
-MOVED = (
-    *("static:8", "static:12", "static:16", "static:24", "all"),
-    *("update_ratio:0.02", "spread:0.04"),
-)
+MOVED = ("static:8", "static:12", "static:16", "static:24", "all", "update_ratio:0.02")
 STATIC = ("static:24", "all", "update_ratio:0.02")
 
 

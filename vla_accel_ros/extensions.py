@@ -123,7 +123,6 @@ BUILT_IN: Mapping[str, Mapping[str, Any]] = {
         "all": "vla_accel_ros.control.horizon_rules:make_all",
         "static": "vla_accel_ros.control.horizon_rules:make_static",
         "update_ratio": "vla_accel_ros.control.horizon_rules:make_update_ratio",
-        "spread": "vla_accel_ros.control.horizon_rules:make_spread",
     },
     FLEET_RULES: {
         "fifo": "vla_accel_ros.fleet.rules.orders:FirstInFirstOut",

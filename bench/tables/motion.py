@@ -78,7 +78,7 @@ def horizon_signals() -> Iterator[Line]:
 def horizon_front() -> Iterator[Line]:
     """Success against load."""
     yield "target, horizon", "success", "actions a chunk", "chunks/s", "time s", "jerk rad/s^3"
-    shown = ("static:12", "static:24", "all", "update_ratio:0.02", "spread:0.04")
+    shown = ("static:12", "static:24", "all", "update_ratio:0.02")
     for row in result("horizon")["front"]["rows"]:
         if row["condition"] == "moved" and row["horizon"] in shown:
             yield (

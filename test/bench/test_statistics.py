@@ -89,7 +89,7 @@ def make_episode(
 
 
 def test_measures_are_differences_of_pairs_and_shares_of_scenes() -> None:
-    case = handover.noises()[0]
+    case = handover.CASES[0]
     without = [make_episode(1.0, 100.0, 0.10), make_episode(2.0, 200.0, 0.20), make_episode(None, 300.0, 0.0)]
     with_ = [make_episode(0.9, 90.0, 0.05), make_episode(2.2, 180.0, 0.10), make_episode(1.0, 270.0, 0.01)]
     row = handover.summary(handover.Played(case, without, with_))

@@ -33,8 +33,8 @@ def make_chunk(
     return Chunk(targets, stamp * STEP_NS, 0.1, stamp, stamp, last, step_magnitudes=sizes)
 
 
-def wanted(word: str, chunk: Chunk, **beside: object) -> int:
-    return parse(word).of(HorizonInputs(chunk, **beside)).wanted  # type: ignore[arg-type]
+def wanted(word: str, chunk: Chunk) -> int:
+    return parse(word).of(HorizonInputs(chunk)).wanted
 
 
 FIGURE_7 = [[4, 4, 4, 4, 2, 4], [2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 3, 1]]
@@ -50,14 +50,6 @@ def test_the_first_action_whose_last_update_exceeds_the_mean_of_its_earlier_ones
     assert wanted("update_ratio:-0.9+least:1", chunk) == 1, "never nothing"
 
 
-def test_samples_that_part_end_the_prefix():
-    chunk = make_chunk(None, np.zeros((4, 2)))
-    apart = np.array([[0.0, 0], [0.01, 0], [0.4, 0.4], [0, 0]])
-    assert wanted("spread:0.1+least:1", chunk, samples=[apart, -apart]) == 2
-    assert wanted("spread:0.5+least:1", chunk, samples=[apart, -apart]) == 4
-    assert parse("spread:0.1:3").rule.samples == 3 and parse("spread:0.1").rule.samples == 2
-
-
 def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
     chunk = make_chunk(FIGURE_7)
     assert parse("update_ratio:0.4+least:1+elastic:1").of(HorizonInputs(chunk)) == Horizon(4, 5)
@@ -65,13 +57,7 @@ def test_elastic_is_on_top_of_whatever_decides_and_ends_with_the_chunk():
     assert parse("static:9").of(HorizonInputs(chunk)) == Horizon(6, 6)
 
 
-DYNAMIC = (
-    "update_ratio:0.4+least:1",
-    "spread:0.1+least:1",
-)
-
-
-@pytest.mark.parametrize("word", ["all", *DYNAMIC])
+@pytest.mark.parametrize("word", ["all", "update_ratio:0.4+least:1"])
 def test_a_chunk_without_the_signal_is_executed_whole(word: str):
     """As those of models that act by tokens, whose last update is 0 and who have no others."""
     assert wanted(word, make_chunk(None)) == 6
@@ -80,8 +66,6 @@ def test_a_chunk_without_the_signal_is_executed_whole(word: str):
 
 def test_one_denoising_step_has_nothing_to_compare_the_last_with():
     assert wanted("update_ratio:0.4+least:1", make_chunk([[1, 2, 3]])) == 3
-    assert parse("update_ratio:0.4").lacking(1) == "needs 2 denoising updates a chunk, and there are 1"
-    assert "2 further samples" in parse("spread:0.1").lacking(10) and not parse("spread:0.1").lacking(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +74,6 @@ def test_one_denoising_step_has_nothing_to_compare_the_last_with():
         ("update_ratio:0.4", 0, "needs 2 denoising updates a chunk, and there are 0: use all or static:N."),
         ("update_ratio:0.4", 1, "needs 2 denoising updates a chunk, and there are 1"),
         ("all; put *=update_ratio:0.4", 0, "needs 2 denoising updates a chunk, and there are 0"),
-        ("spread:0.1", 10, "needs 2 further samples a chunk, and there are 0"),
     ],
 )
 def test_a_horizon_without_its_signal_is_refused(spec: str, updates: int, says: str):
@@ -99,19 +82,8 @@ def test_a_horizon_without_its_signal_is_refused(spec: str, updates: int, says: 
     assert says in str(refusal.value) and str(refusal.value).startswith("horizon is ")
 
 
-@pytest.mark.parametrize(
-    ("word", "chunk", "beside"),
-    [
-        ("update_ratio:0.4", make_chunk([[1, 1, NAN, 1], [1, 1, 1, 1]]), {}),
-        (
-            "spread:0.1",
-            make_chunk(None, np.zeros((4, 2))),
-            {"samples": [np.array([[0, 0]] * 2 + [[NAN, 0]] * 2)]},
-        ),
-    ],
-)
-def test_no_number_is_no_confidence(word: str, chunk: Chunk, beside: dict[str, object]):
-    assert wanted(f"{word}+least:1", chunk, **beside) == 2
+def test_no_number_is_no_confidence():
+    assert wanted("update_ratio:0.4+least:1", make_chunk([[1, 1, NAN, 1], [1, 1, 1, 1]])) == 2
 
 
 def test_an_action_that_no_step_moves_has_converged():
@@ -153,9 +125,6 @@ def test_a_chunk_that_is_executed_whole_stays_as_it_is():
         ("all:3", "all takes no number: use static:N"),
         ("update_ratio:-1", "update_ratio:T takes a share above -1"),
         ("update_ratio:1:2", "update_ratio:T takes one number, not 2"),
-        ("spread:0.1:2:3", "spread:M:K takes a distance and"),
-        ("spread:0.1:0", "spread:M:K takes a whole number"),
-        ("spread:-1", "spread:M:K takes a distance above 0"),
         ("static:3+most:4", "'most:4' is not a bound, or is given twice"),
         ("static:3+least:4+least:5", "'least:5' is not a bound, or is given twice"),
         ("static:3+elastic", "'' is no number"),

@@ -21,22 +21,6 @@ from claims import (
     result,
 )
 
-"""Layers of a tower, and slots, that the page shows."""
-
-
-def guided_staggered() -> Iterator[Claim]:
-    found = result("handover")["staggered"]
-    for label, title in (
-        ("guided, both with fresh", "guided, not free (fresh)"),
-        ("guided, both with `noise: coherent`", "guided, not free (coherent)"),
-        ("free, with `noise: coherent`", "free and coherent, not fresh"),
-    ):
-        row = one(found["pooled"], title=title)
-        figures = [row["without"]["won"], row["with"]["won"], row["with"]["n"]]
-        for name in ("seam", "jerk"):
-            figures += [abs(100 * v) for v in (row[name]["median"], *row[name]["interval_95"])]
-        yield STAGGERED, f"| {label}", figures
-
 
 def engine() -> Iterator[Claim]:
     cases = [one(result("engine")["cases"], kind="pi0", views=views) for views in (1, 2, 3)]

@@ -6,7 +6,7 @@ import json
 import shutil
 import struct
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from recorded_run import AS_RECORDED, PERIOD_NS, START_NS, Run, again
 from vla_accel_msgs.msg import ActionChunk
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RtcSettings
-from vla_accel_ros.engine.config import EngineConfig, option
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.config import PI05, VisionConfig
@@ -47,8 +46,6 @@ FIRST = 2
         {"kind": "pi0"},
         {"kind": "pi05", "rtc": RtcSettings()},
         {"kind": "pi0", "rtc": RtcSettings(mask="linear", mask_horizon=3), "seed": 5},
-        {"kind": "pi05", "noise": "coherent"},
-        {"kind": "pi0", "noise": "coherent", "rtc": RtcSettings()},
         {"kind": "pi05", "solver": "ab2", "steps": 4},
         {"kind": "pi0", "solver": "ab2", "steps": 4, "rtc": RtcSettings()},
         {"kind": "pi05", "jpeg": lambda picture: cv2.imencode(".jpg", picture)[1].tobytes()},
@@ -58,8 +55,6 @@ FIRST = 2
         "pi0 with a state token",
         "guided",
         "guided pi0 of another seed",
-        "coherent",
-        "guided coherent",
         "ab2",
         "guided ab2",
         "jpeg",
@@ -156,29 +151,15 @@ def test_replay_another_seed_is_another_noise_for_every_chunk(tmp_path):
     assert max(difference.size for difference in result.different_chunks) > 0.01
 
 
-def test_replay_another_kind_of_noise_is_other_chunks(tmp_path):
-    result, _ = again(Run(tmp_path, noise="coherent").frames(3).tell(settings={"noise": "fresh"}).end())
-    assert len(result.different_chunks) == 3 and not result.different_texts
+def test_replay_noise_that_went_is_named_as_a_reason(tmp_path):
+    result, _ = again(Run(tmp_path).frames(1).tell(settings={"noise": "coherent"}).end())
+    assert "noise coherent" in result.notes[0]
 
 
 def test_replay_another_solver_is_other_chunks_and_named_as_a_reason(tmp_path):
     run = Run(tmp_path, solver="ab2", steps=3).frames(3).tell(settings={"solver": "euler"})
     result, _ = again(run.end())
     assert len(result.different_chunks) == result.chunks > 0
-
-
-def test_replay_recording_from_before_there_were_kinds_of_noise_is_replayed_with_fresh_noise(
-    tmp_path, monkeypatch
-):
-    @dataclass(frozen=True, kw_only=True)
-    class OfLater(EngineConfig):
-        """Of a version with another default."""
-
-        noise: str = option("coherent", "Of denoising.")
-
-    monkeypatch.setattr("vla_accel_ros.tools.replay.again.EngineConfig", OfLater)
-    result, _ = again(Run(tmp_path, noise="fresh").frames(3).tell(without=("noise",)).end())
-    assert result.equal and result.chunks == 3
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from vla_accel_ros.nodes.running.environment import demo_contract
 
 
 def test_replay_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the_same_times(tmp_path):
-    left = Run(tmp_path, noise="coherent")
-    right = Run(tmp_path, noise="coherent", beside=left, apart="right", seed=5)
+    left = Run(tmp_path)
+    right = Run(tmp_path, beside=left, apart="right", seed=5)
     for _ in range(3):
         left.frames(1)
         right.frames(1)
@@ -28,8 +28,8 @@ def test_replay_robots_with_an_engine_each_are_told_apart_though_they_saw_at_the
 
 
 def test_replay_each_robots_engine_is_loaded_once_though_the_robots_took_turns(tmp_path, monkeypatch):
-    left = Run(tmp_path, noise="coherent")
-    right = Run(tmp_path, beside=left, apart="right", noise="coherent", seed=5)
+    left = Run(tmp_path)
+    right = Run(tmp_path, beside=left, apart="right", seed=5)
     for _ in range(3):
         left.frames(1)
         right.frames(1)
@@ -65,11 +65,10 @@ def test_replay_robots_that_shared_an_engine_are_replayed_to_the_bit(tmp_path, k
     (tmp_path / "model" / "assets" / "lab" / "norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
     slow = tmp_path / "slow.yaml"
     slow.write_text(demo_contract().read_text().replace("step_dt_s: 0.0333", "step_dt_s: 0.0533"))
-    left = Run(tmp_path, statistics="arm", noise="coherent", rtc=RtcSettings())
+    left = Run(tmp_path, statistics="arm", rtc=RtcSettings())
     right = Run(
         tmp_path,
         statistics="lab",
-        noise="coherent",
         rtc=RtcSettings(),
         contract=slow,
         beside=left,

@@ -20,13 +20,12 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import ACT, Request
 from vla_accel_ros.engine.scheduler import Scheduler
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.flow.noise import fresh as noise_of_request
+from vla_accel_ros.models.flow.noise import fresh
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Episode, Handover, Session, Timing
-from vla_accel_ros.types import Chunk
 
 REACH = tasks("reach")
 CONTRACT = Contract.load(demo_contract())
@@ -125,7 +124,7 @@ def test_guided_chunks_of_the_demo_policy_continue_what_is_commanded(demo: tuple
     assert np.mean([e.seam for e in guided]) < 0.6 * np.mean([e.seam for e in free])
 
 
-def test_chunks_begin_with_the_noise_of_their_handover(
+def test_chunks_begin_with_noise_of_the_seed_and_their_number(
     engine: Engine, robot: SimRobot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[np.ndarray] = []
@@ -136,22 +135,10 @@ def test_chunks_begin_with_the_noise_of_their_handover(
         return submit(self, request)
 
     monkeypatch.setattr(Scheduler, "submit", noting)
-    noises = {}
-    for noise in ("fresh", "coherent"):
-        session = Session(engine, robot, CONTRACT, Timing(4, 4), Handover(noise=noise))
-        session.play(REACH[0], 3, ask_every=None)
-        noises[noise], begun = begun, []
-    fresh, coherent = noises.values()
-    assert len(fresh) == len(coherent) > 10
-    for number in range(len(fresh)):
-        np.testing.assert_array_equal(fresh[number], noise_of_request(3, number, fresh[0].shape))
-    for first, then in pairwise(coherent):
-        np.testing.assert_array_equal(first[4:], then[:-4])
-
-
-def test_a_noise_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"noise .*'pink'.*coherent"):
-        Handover(noise="pink")
+    Session(engine, robot, CONTRACT, Timing(4, 4)).play(REACH[0], 3, ask_every=None)
+    assert len(begun) > 10
+    for number, noise in enumerate(begun):
+        np.testing.assert_array_equal(noise, fresh(3, number, begun[0].shape))
 
 
 def test_a_staggered_chunk_continues_the_last_that_was_finished_when_it_began(
@@ -191,20 +178,6 @@ def test_a_chunk_is_wanted_when_the_horizon_of_the_last_one_ends(engine: Engine,
     episode = session.play(REACH[0], 3, ask_every=None)
     assert {round((b - a) / (FRAME_S * 1e9)) for a, b in pairwise(stamps)} == {13} and len(stamps) > 5
     assert episode.horizon == 20 and episode.chunks_per_s == pytest.approx(30 / 13, rel=0.1)
-
-
-def test_spread_draws_further_samples_of_the_same_frame(engine: Engine, robot: SimRobot) -> None:
-    """A random policy's samples part at once, so its chunks are executed as far as is least."""
-    begun: list[int] = []
-    for samples in (2, 3):
-        seen: list[Chunk] = []
-        handover = Handover(horizon=f"spread:0.000001:{samples}")
-        session = Session(engine, robot, CONTRACT, Timing(40, 4), handover)
-        session.watch = lambda _, chunk, seen=seen: seen.append(chunk)  # type: ignore[misc]
-        session.play(REACH[0], 3, ask_every=None)
-        assert {chunk.execution_horizon for chunk in seen} == {8} and len(seen) > 1
-        begun += {b.request_id - a.request_id for a, b in pairwise(seen)}
-    assert len(begun) == 2 and begun[1] - begun[0] == 1, "requests a frame"
 
 
 def test_what_is_no_horizon_is_refused_before_an_episode() -> None:

@@ -7,25 +7,19 @@ is known beside it; it is chosen by a word, the parameter `horizon`:
     static:N            the first N
     update_ratio:T      until an action's last denoising update exceeds (1 + T) x the mean of its earlier ones
                         (Kairos, section 3.1)
-    spread:M            until 2 further samples from the same prefix (spread:M:K: K) and the chunk lie further
-                        than M apart [the contract's units]
-    ...+least:N         but at least N actions (Kairos' H_min; the last two have at least 8 without it)
+    ...+least:N         but at least N actions (Kairos' H_min; update_ratio has at least 8 without it)
     ...+elastic:N       and up to N more while the next chunk is late
 
-Distances are RMS over the joints. An action whose signal is NaN ends the prefix; a chunk without the signal
-(no denoising updates, no samples) is executed whole. docs/lab/horizon.md says how well each signal predicts
-errors; control.horizon_rules computes them.
+An action whose signal is NaN ends the prefix; a chunk without denoising updates is executed whole.
+docs/lab/horizon.md says how well the signal predicts errors; control.horizon_rules computes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
-
-import numpy as np
 
 from vla_accel_ros.extensions import HORIZONS, find
 from vla_accel_ros.types import Chunk
@@ -38,10 +32,9 @@ MOST_NUMBER = 10_000
 
 @dataclass(frozen=True)
 class HorizonInputs:
-    """A chunk and the inputs of a rule. samples: further samples from the same prefix, float [H, D] each."""
+    """What a rule is given: a chunk."""
 
     chunk: Chunk
-    samples: Sequence[np.ndarray] = ()
 
 
 @dataclass(frozen=True)
@@ -54,13 +47,11 @@ class Horizon:
 
 
 class HorizonRule(Protocol):
-    """A pure function. updates: denoise updates of a chunk that it needs. samples: further samples that it
-    needs. least: its default lower bound [actions]."""
+    """A pure function. updates: denoise updates of a chunk that it needs. least: its default lower bound
+    [actions]."""
 
     @property
     def updates(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
     @property
     def least(self) -> int: ...
     def __call__(self, inputs: HorizonInputs) -> int:
@@ -82,15 +73,6 @@ class BoundedRule:
         least = self.rule.least if self.least is None else self.least
         wanted = min(max(int(self.rule(inputs)), least, 1), total)
         return Horizon(wanted, min(wanted + self.elastic, total))
-
-    def lacking(self, updates: int, samples: int = 0) -> str:
-        """Return why chunks with that many denoise updates and samples lack the rule's signal, as half a
-        sentence; "" if they have it."""
-        if self.rule.updates > updates:
-            return f"needs {self.rule.updates} denoising updates a chunk, and there are {updates}"
-        if self.rule.samples > samples:
-            return f"needs {self.rule.samples} further samples a chunk, and there are {samples}"
-        return ""
 
 
 class Horizons:
@@ -117,18 +99,18 @@ class Horizons:
     def check(self, updates: int) -> None:
         """Raise ValueError, with one sentence, if chunks with that many denoise updates lack the signal of a
         rule. updates: 0 for a token policy."""
-        for rule in (self._rule, *(rule for _, rule in self._tasks)):
-            if lack := rule.lacking(updates):
-                raise ValueError(f"horizon is {self.spec!r}, but it {lack}: use all or static:N.")
+        needed = max(bounded.rule.updates for bounded in (self._rule, *(rule for _, rule in self._tasks)))
+        if needed > updates:
+            raise ValueError(
+                f"horizon is {self.spec!r}, but it needs {needed} denoising updates a chunk, and there are "
+                f"{updates}: use all or static:N."
+            )
 
-    def rule(self, instruction: str) -> BoundedRule:
-        """Return the rule of a task."""
+    def of(self, chunk: Chunk, instruction: str = "") -> Horizon:
+        """Return the horizon of a chunk for a task."""
         word = instruction.strip().casefold()
-        return next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
-
-    def of(self, chunk: Chunk, instruction: str = "", samples: Sequence[np.ndarray] = ()) -> Horizon:
-        """Return the horizon of a chunk."""
-        return self.rule(instruction).of(HorizonInputs(chunk, samples))
+        rule = next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
+        return rule.of(HorizonInputs(chunk))
 
     def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
         """Return the chunk with its execution horizon set."""

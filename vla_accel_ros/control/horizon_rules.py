@@ -1,17 +1,17 @@
-"""The built-in rules of control.horizon, and the uncertainty signals that they use.
+"""The built-in rules of control.horizon, and the uncertainty signal that one uses.
 
-A rule is a pure function of a chunk and its context (HorizonInputs). Each `make_...` builds a rule from the
+A rule is a pure function of a chunk (HorizonInputs). Each `make_...` builds a rule from the
 numbers behind its name, and raises ValueError, with one sentence, if it cannot take them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from vla_accel_ros.control.horizon import ALL, LEAST, HorizonInputs, whole
+from vla_accel_ros.types import Chunk
 
 
 @dataclass(frozen=True)
@@ -20,53 +20,38 @@ class Static:
 
     actions: int | None = None
     updates: int = 0
-    samples: int = 0
     least: int = 1
 
     def __call__(self, inputs: HorizonInputs) -> int:
         return inputs.chunk.horizon if self.actions is None else self.actions
 
 
-Signal = Callable[[HorizonInputs], np.ndarray | None]
-"""Uncertainty of each leading action, float [h], h <= H; None if the chunk lacks the signal."""
-
-
 @dataclass(frozen=True)
-class Threshold:
-    """Executes the actions before the first one whose signal exceeds `limit` or is NaN."""
+class UpdateRatio:
+    """Executes the actions before the first one whose update ratio exceeds `limit` or is NaN."""
 
-    signal: Signal
     limit: float
-    updates: int = 0
-    samples: int = 0
+    updates: int = 2
     least: int = LEAST
 
     def __call__(self, inputs: HorizonInputs) -> int:
-        values = self.signal(inputs)
-        if values is None:
+        ratios = update_ratio(inputs.chunk)
+        if ratios is None:
             return inputs.chunk.horizon
-        doubtful = np.flatnonzero(~(values <= self.limit))
+        doubtful = np.flatnonzero(~(ratios <= self.limit))
         return int(doubtful[0]) if len(doubtful) else inputs.chunk.horizon
 
 
-def update_ratio(inputs: HorizonInputs) -> np.ndarray | None:
+def update_ratio(chunk: Chunk) -> np.ndarray | None:
     """Each action's last denoise update over the mean of its earlier ones, minus 1 [H]; None with fewer than
     two."""
-    sizes = inputs.chunk.step_magnitudes
+    sizes = chunk.step_magnitudes
     if sizes is None or len(sizes) < 2:
         return None
     last, earlier = sizes[-1].astype(np.float64), sizes[:-1].mean(axis=0, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = last / earlier - 1.0
     return np.where((last == 0.0) & (earlier == 0.0), -1.0, ratio)
-
-
-def spread(inputs: HorizonInputs) -> np.ndarray | None:
-    """Standard deviation of each action over the chunk and its further samples [H], RMS over the joints."""
-    if not inputs.samples:
-        return None
-    every = np.stack([inputs.chunk.actions, *inputs.samples]).astype(np.float64)
-    return np.sqrt(every.var(axis=0, ddof=1).mean(axis=-1))
 
 
 def _only(numbers: tuple[float, ...], form: str) -> float:
@@ -87,19 +72,9 @@ def make_static(numbers: tuple[float, ...]) -> Static:
     return Static(whole(_only(numbers, "static:N"), "static:N"))
 
 
-def make_update_ratio(numbers: tuple[float, ...]) -> Threshold:
+def make_update_ratio(numbers: tuple[float, ...]) -> UpdateRatio:
     """Make `update_ratio:T`; T must be above -1, the smallest possible ratio."""
     limit = _only(numbers, "update_ratio:T")
     if limit <= -1.0:
         raise ValueError(f"update_ratio:T takes a share above -1, such as 0.4, not {limit:g}.")
-    return Threshold(update_ratio, limit, updates=2)
-
-
-def make_spread(numbers: tuple[float, ...]) -> Threshold:
-    """Make `spread:M` or `spread:M:K`."""
-    form = "spread:M:K"
-    if len(numbers) not in (1, 2):
-        raise ValueError(f"{form} takes a distance and, if you like, a number of samples.")
-    if numbers[0] <= 0.0:
-        raise ValueError(f"{form} takes a distance above 0, not {numbers[0]:g}.")
-    return Threshold(spread, numbers[0], samples=whole(numbers[1], form) if len(numbers) == 2 else 2)
+    return UpdateRatio(limit)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vla_accel_ros.models.flow.noise import FRESH, KINDS
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
 
 GOALS = ("first_chunk", "rate", "memory", "many_robots")
@@ -201,14 +200,7 @@ class EngineConfig:
         "trained with.",
         choices=(AUTO, "openpi", "lerobot"),
     )
-    seed: int = option(0, "Seed of the denoising noise; noise says what else it depends on.", minimum=0)
-    noise: str = option(
-        FRESH,
-        "Initial noise of denoising: fresh, of the seed and the request, or coherent, of the seed and the "
-        "time of each action, so that overlapping chunks begin alike: smaller seams, as much success, and "
-        "no smoother motion (docs/lab/performance.md).",
-        choices=KINDS,
-    )
+    seed: int = option(0, "Seed of the denoising noise, which also depends on the request.", minimum=0)
     staggered: int = option(
         0,
         "Chunks denoised at once, each begun on the newest frame and joints, a step after the one before "

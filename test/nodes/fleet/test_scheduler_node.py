@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(Path(demo_contract()).read_text().replace("image: base_0_rgb", "image: no_such_camera"))
     refused, served = AskingRobot(bad, wrong), AskingRobot(good, Path(demo_contract()))
-    other = AskingRobot(nodes("/other"), Path(demo_contract()), horizon="spread:0.1")
+    other = AskingRobot(nodes("/other"), Path(demo_contract()), horizon="often")
     nested = AskingRobot(nodes("/nested"), Path(demo_contract()))
     nested.description = replace(nested.description, contract="urdf: " + "[" * 2000)
     nested.describe()
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused_in_words_and_a_robot_that_goes_takes_its_t
     def was_told(robot: AskingRobot, why: str) -> bool:
         return any(why in told.reason for told in robot.admissions)
 
-    until(lambda: was_told(other, "needs 2 further samples"), 90.0, "refusal of a horizon")
+    until(lambda: was_told(other, "'often'"), 90.0, "refusal of a horizon")
     until(lambda: was_told(refused, "no_such_camera"), 90.0, "refusal of a contract")
     until(lambda: was_told(nested, "nested too deeply"), 30.0, "refusal of a nested text")
     assert not any(told.admitted for told in (*other.admissions, *refused.admissions))

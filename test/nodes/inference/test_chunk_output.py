@@ -64,10 +64,10 @@ class Slot:
     ("kind", "parameters"),
     [
         ("pi0", {"staggered": STEPS, "joints_each_step": True}),
-        ("pi05", {"staggered": 3, "noise": "coherent", "fast": True, "chunk_messages_hz": MESSAGES_HZ}),
+        ("pi05", {"staggered": 3, "fast": True, "chunk_messages_hz": MESSAGES_HZ}),
         ("pi0", {"rtc": "always", "horizon": HORIZON, "chunk_messages_hz": MESSAGES_HZ}),
     ],
-    ids=["staggered pi0, joints of each step", "staggered fast pi05, coherent", "guided, with a horizon"],
+    ids=["staggered pi0, joints of each step", "staggered fast pi05", "guided, with a horizon"],
 )
 def test_chunks_in_the_slot_are_those_of_messages_and_a_bag_is_computed_again_to_the_bit(
     start: Start, operator: Operator, tmp_path: Path, kind: str, parameters: dict[str, Any]

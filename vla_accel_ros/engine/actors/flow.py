@@ -102,7 +102,7 @@ class FlowActor:
             arguments = count, config.steps, time_rule
             self._seats = PlainSeats(self._flow, *arguments, together=False, solver=config.solver)
         self._seated: dict[int, Request] = {}
-        self._noise = ChunkNoise(config, (self.horizon, int(policy.config.action_dim)))
+        self._noise = ChunkNoise(config.seed, (self.horizon, int(policy.config.action_dim)))
 
     def first_stage(self, request: Request) -> str:
         """Always DENOISE."""
@@ -153,7 +153,7 @@ class FlowActor:
         request.wish = act = self._agree(replace(act, state=state), prefix, origin)
         committed = None if act.committed is None else Committed.of(policy, act.committed, origin)
         normalized = policy.normalized_state(origin)[None] if takes_state else None
-        noise = self._noise.begin(request, prefix)
+        noise = self._noise.begin(request)
         denoising = _Denoising(policy, origin, noise, normalized, act.guidance, committed)
         if self._seats is not None and not request.whole:
             denoising.seat = self._free_seat(self._seats.count)
@@ -191,13 +191,12 @@ class FlowActor:
             denoising.seat = None
 
     def idle(self) -> None:
-        """Make the noise of the next request, if its frame does not decide it."""
+        """Make the noise of the next request."""
         self._noise.prepare()
 
-    def noise(self, number: int, stamp_ns: int = 0, step_dt_s: float | None = None) -> np.ndarray:
-        """Noise of an action request on a frame with that stamp, float32 [H, A]; see models.flow.noise.
-        step_dt_s: the robot's, None = the engine's."""
-        return self._noise.of(number, stamp_ns, step_dt_s).copy()
+    def noise(self, number: int) -> np.ndarray:
+        """Noise of an action request, float32 [H, A]; see models.flow.noise."""
+        return self._noise.of(number).copy()
 
     def _agree(self, act: Act, prefix: Prefix, origin: np.ndarray) -> Act:
         """Turn a recorded agreement into committed actions or guidance."""

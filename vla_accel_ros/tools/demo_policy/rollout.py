@@ -23,11 +23,10 @@ from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.horizon import ALL, Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.request import Act, Request
-from vla_accel_ros.models.flow.noise import COHERENT, KINDS, coherent, fresh
+from vla_accel_ros.models.flow.noise import fresh
 from vla_accel_ros.models.micro_requests import DENOISE
 from vla_accel_ros.sim.controller import ArmControllers
 from vla_accel_ros.sim.robot import SimRobot
@@ -38,8 +37,6 @@ from vla_accel_ros.types import Chunk, Observation
 FRAME_S = 1 / 30
 JOINING = 3
 """Frames by which a chunk arrives before the last one ends: the committed part, and one action."""
-FURTHER = 1_000_000
-"""First noise number of further samples."""
 CONDITIONS = ("normal", "shuffled", "blank", "still")
 
 
@@ -74,21 +71,17 @@ class Timing:
 class Handover:
     """How chunks follow each other: the trajectory buffer's mode, and for `rtc` the guidance of a chunk.
 
-    execution_horizon: actions of a chunk that `block` executes; None means all. noise: initial noise of
-    chunks, see models.flow.noise, from the episode's seed. horizon: see control.horizon. speed: see
-    control.chunking.tempo.
+    execution_horizon: actions of a chunk that `block` executes; None means all. horizon: see control.horizon.
+    speed: see control.chunking.tempo.
     """
 
     mode: Mode = "blend"
     execution_horizon: int | None = None
     rtc: RtcSettings = field(default_factory=RtcSettings)
-    noise: str = EngineConfig.noise
     horizon: str = ALL
     speed: str = USUAL
 
     def __post_init__(self) -> None:
-        if self.noise not in KINDS:
-            raise ValueError(f"noise is '{self.noise}'; use one of {KINDS}.")
         Horizons(self.horizon)
 
 
@@ -227,25 +220,16 @@ class _Thinker:
         """Compute a chunk."""
         timing, scheduler = self._session.timing, self._session.engine.scheduler
         begin = None if self._chunking is None else self._chunking.begin
-        request = Request(Act(noise=self._noise(prefix.stamp_ns), on_begin=begin), prefix.robot, prefix)
+        request = Request(Act(noise=self._noise(), on_begin=begin), prefix.robot, prefix)
         scheduler.wait(scheduler.submit(request))
-        self._limit(request, prefix)
-        self._session.watch(prefix, cast(Chunk, request.result))
+        chunk = cast(Chunk, request.result)
+        horizon = self._horizons.of(chunk, prefix.instruction)
+        self.horizons.append(horizon.wanted)
+        request.result = chunk = limited(chunk, horizon)
+        self._session.watch(prefix, chunk)
         ahead = self.horizons[-1] - timing.latency - JOINING if timing.on_demand else 0
         self._next, self._made = frame + max(timing.period, ahead), self._made + 1
         self._pending.append((frame + timing.latency, request))
-
-    def _limit(self, request: Request, prefix: Prefix) -> None:
-        """Limit a chunk to its horizon, which may need further samples."""
-        chunk = cast(Chunk, request.result)
-        samples = self._horizons.rule(prefix.instruction).rule.samples
-        shape = (self._session.engine.policy.config.horizon, self._session.engine.policy.config.action_dim)
-        first = FURTHER + self._made * samples
-        noises = [fresh(self._seed, first + i, shape) for i in range(samples)]
-        further = [self._session.engine.act(prefix, noise=noise).actions for noise in noises]
-        horizon = self._horizons.of(chunk, prefix.instruction, further)
-        self.horizons.append(horizon.wanted)
-        request.result = limited(chunk, horizon)
 
     def done(self, frame: int) -> list[Chunk]:
         """Return the chunks that have become due by this frame."""
@@ -257,15 +241,12 @@ class _Thinker:
                 self._chunking.made(request)
         return [cast(Chunk, request.result) for request in done]
 
-    def _noise(self, stamp_ns: int) -> np.ndarray | None:
+    def _noise(self) -> np.ndarray | None:
         """Return the next chunk's initial noise, float32 [H, A]; None if the policy takes none."""
-        engine, config = self._session.engine, self._session.engine.policy.config
-        if engine.policy.chain.acts != DENOISE:
+        policy = self._session.engine.policy
+        if policy.chain.acts != DENOISE:
             return None
-        shape = (config.horizon, config.action_dim)
-        if self._session.handover.noise == COHERENT:
-            return coherent(self._seed, stamp_ns, engine.config.step_dt_s, shape)
-        return fresh(self._seed, self._made, shape)
+        return fresh(self._seed, self._made, (policy.config.horizon, policy.config.action_dim))
 
 
 class _Arm:

@@ -22,7 +22,6 @@ from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineC
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
-from vla_accel_ros.models.flow.noise import FRESH
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.robots import contract_of
@@ -210,9 +209,11 @@ def company(settings: Mapping[str, object]) -> list[str]:
     """Return a phrase for each setting by which a chunk may have been computed in a batch with others.
 
     The bag does not record such batches. Results from a batch differ by rounding from those computed alone.
-    Empty if batching changes no bit.
+    Empty if batching changes no bit. Noise of version 0.2 that went is named, too.
     """
     notes = []
+    if settings.get("noise") == "coherent":
+        notes.append("noise coherent: this version has no such noise")
     if int(str(settings.get("frames_together", 1))) > 1:
         notes.append(f"frames_together {settings['frames_together']}: frames were batched with others'")
     if settings.get("seats_by_load"):
@@ -246,11 +247,10 @@ def difference(chunk: RecordedChunk, actions: np.ndarray, magnitudes: np.ndarray
 def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     """Return the settings of the session's engine that this version knows, with the wanted changes.
 
-    Sessions without noise or solver are older than these options: they used fresh and euler. A partition
-    changes bits only through its launch table, which belongs to one kind of device; on another one no
-    partition is used.
+    Sessions without a solver are older than the option: they used euler. A partition changes bits only
+    through its launch table, which belongs to one kind of device; on another one no partition is used.
     """
-    settings = {"noise": FRESH, "solver": EULER, **session.by_name()}
+    settings = {"solver": EULER, **session.by_name()}
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
     config = EngineConfig(**{name: settings[name] for name in options() if name in settings})
