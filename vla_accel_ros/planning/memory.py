@@ -10,10 +10,13 @@ on top of the final memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
 
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.fastwam.config import FastWAMConfig
 from vla_accel_ros.models.groot.config import GrootConfig
+from vla_accel_ros.models.micro_requests import INSTRUCTION
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
@@ -100,20 +103,13 @@ def room(device: Device) -> float:
 
 
 def kv_bytes(sizes: Sizes, slots: int) -> int:
-    """Return the bytes of a pool."""
-    if isinstance(sizes, XVLAConfig):  # rows that steps compute over again
-        return slots * (sizes.prefix_rows + sizes.prompts) * sizes.width * 2
-    if isinstance(sizes, MimicVideoConfig):  # features of the video
-        return slots * sizes.settings.rows * sizes.video.width * 2
-    if isinstance(
-        sizes, FastWAMConfig
-    ):  # of frames, and of words in both transformers: an instruction a slot
-        rows = sizes.depth * (sizes.image_tokens + min(sizes.state_dim, 1))
-        rows += (2 * sizes.depth - 1) * sizes.max_prompt
-        return slots * rows * 2 * sizes.heads * sizes.head_dim * 2
+    """Return the bytes of a pool: keys and values, or what else the family declares to be kept with a frame
+    and, an instruction a slot, with words."""
+    if isinstance(sizes, PlainSizes) and not isinstance(sizes, GrootConfig):
+        of_words = (micro.leaves for micro in sizes.chain.micro_requests if micro.kept == INSTRUCTION)
+        kept = {leaf.name: leaf for leaf in chain(*of_words)} | dict(sizes.chain.kept)
+        return slots * sum(2 * prod(leaf.shape) for leaf in kept.values() if leaf.dtype is None)
     g = sizes.prefix
-    if isinstance(sizes, OpenVLAOFTConfig):  # image tokens alone
-        return slots * 2 * len(sizes.image_names) * sizes.dino.tokens * g.width
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
 

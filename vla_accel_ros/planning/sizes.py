@@ -6,20 +6,19 @@ any other folder and needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.models.fastwam.config import FASTWAM, FastWAMConfig
-from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7, GrootConfig
+from vla_accel_ros.models.fastwam.config import FASTWAM
+from vla_accel_ros.models.groot.config import GROOT_N1_5, GROOT_N1_7
 from vla_accel_ros.models.json_file import read_json
-from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO, MimicVideoConfig
-from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_ALOHA, OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
-from vla_accel_ros.models.pi_fast.config import PI0_FAST, PiFastConfig
-from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
-from vla_accel_ros.models.xvla.config import XVLA, XVLAConfig
+from vla_accel_ros.models.mimic_video.config import KIND, MIMIC_VIDEO
+from vla_accel_ros.models.openvla.config import OPENVLA_7B
+from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_ALOHA, OPENVLA_OFT_LIBERO
+from vla_accel_ros.models.pi_fast.config import PI0_FAST
+from vla_accel_ros.models.smolvla.config import SMOLVLA
+from vla_accel_ros.models.xvla.config import XVLA
 from vla_accel_ros.planning.work import Sizes
 
 MODELS: dict[str, Sizes] = {
@@ -37,17 +36,7 @@ MODELS: dict[str, Sizes] = {
     "openvla_oft_aloha": OPENVLA_OFT_ALOHA,
 }
 """The published sizes of each family."""
-_READ: dict[str, Callable[[Any], Sizes]] = {
-    "fastwam": FastWAMConfig.from_json,
-    "openvla": OpenVLAConfig.from_json,
-    "pi0_fast": PiFastConfig.from_json,
-    "openvla_oft": OpenVLAOFTConfig.from_json,
-    "smolvla": SmolVLAConfig.from_json,
-    "groot_n1_7": GrootConfig.from_json,
-    "groot_n1_5": GrootConfig.from_json,
-    "xvla": XVLAConfig.from_json,
-    KIND: MimicVideoConfig.from_json,
-}
+_KINDS: dict[str, type[Sizes]] = {sizes.kind: type(sizes) for sizes in MODELS.values()}
 KEY = "vla_accel_ros"
 
 
@@ -66,7 +55,7 @@ def sizes_of(model: str | Path, trained_as: str = "") -> Sizes:
         sizes = data.get("config", data)
         kind = str(sizes.get("kind")) if isinstance(sizes, dict) else ""
         try:
-            return _READ.get(kind, PiConfig.from_json)(sizes)
+            return _KINDS.get(kind, PiConfig).from_json(sizes)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}, field {KEY}: {error}") from error
     from vla_accel_ros.models.checkpoints.checkpoint import describe

@@ -113,17 +113,8 @@ class Work:
         return -(-self.prompt // BUCKET) * BUCKET
 
 
-LACKING: Mapping[type, tuple[str, ...]] = {
-    OpenVLAConfig: ("fp8", "nvfp4", "w8a8-int4"),
-    PiFastConfig: ENGINE_PRECISIONS[1:],
-    SmolVLAConfig: ENGINE_PRECISIONS[1:],
-    GrootConfig: ENGINE_PRECISIONS[1:],
-    MimicVideoConfig: ENGINE_PRECISIONS[1:],
-    XVLAConfig: ENGINE_PRECISIONS[1:],
-    OpenVLAOFTConfig: ENGINE_PRECISIONS[1:],
-    FastWAMConfig: ENGINE_PRECISIONS[1:],
-}
-"""The engine's precisions that a family lacks (engine.options)."""
+LACKING: Mapping[type, tuple[str, ...]] = {PiConfig: (), OpenVLAConfig: ("fp8", "nvfp4", "w8a8-int4")}
+"""The engine's precisions that a family with quantised stages lacks (engine.options); others have one."""
 
 
 def check_work(sizes: Sizes, work: Work) -> None:
@@ -134,5 +125,5 @@ def check_work(sizes: Sizes, work: Work) -> None:
         raise ValueError(f"prompt is {work.prompt}; this {kind} takes 1 to {sizes.max_prompt} tokens.")
     if type(sizes) is not OpenVLAConfig and work.views > len(sizes.image_names):
         raise ValueError(f"views is {work.views}; this {kind} has {len(sizes.image_names)} cameras.")
-    if work.precision in LACKING.get(type(sizes), ()):
+    if work.precision in LACKING.get(type(sizes), ENGINE_PRECISIONS[1:]):
         raise ValueError(f"precision is {work.precision}, but {kind} has no stages in it; use exact.")
