@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -168,6 +169,17 @@ def push_block(robot: SimRobot, name: str, rng: np.random.Generator) -> None:
             return
 
 
+def anywhere_above(rng: np.random.Generator) -> tuple[float, ...]:
+    """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any
+    opening."""
+    opening = GRIPPER_OPEN if rng.random() < 0.7 else float(rng.uniform(0.15, 0.7))
+    while True:
+        x, y = layout.anywhere(rng)
+        z, pitch, roll = rng.uniform(0.055, 0.16), rng.normal(0, 0.06), rng.uniform(-0.8, 0.8)
+        with suppress(kinematics.Unreachable):
+            return (*kinematics.inverse(kinematics.Pose(x, y, float(z), float(pitch), float(roll))), opening)
+
+
 def start_somewhere(robot: SimRobot, rng: np.random.Generator) -> None:
     """Put the freshly reset robot at home, anywhere, near its block, or (place) in mid-carry or just
     finished."""
@@ -176,7 +188,7 @@ def start_somewhere(robot: SimRobot, rng: np.random.Generator) -> None:
     if kind in ("carry", "finished") and task.family != PLACE:
         kind = "near"
     if kind == "anywhere":
-        robot.set_joints(layout.anywhere_above(rng))
+        robot.set_joints(anywhere_above(rng))
     elif kind == "near":
         block = view.blocks[task.block]
         x, y = _beside((block.x, block.y), 0.025, rng)

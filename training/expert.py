@@ -11,6 +11,7 @@ single image shows where it is going.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import numpy as np
 from vla_accel_ros.sim import kinematics
 from vla_accel_ros.sim.kinematics import GRIPPER_CLOSED, GRIPPER_OPEN, LOWER, UPPER
 from vla_accel_ros.sim.rendering import mujoco
-from vla_accel_ros.sim.robot import SimRobot, coarse_model
+from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
 from vla_accel_ros.sim.world import BLOCKS, READY_HEIGHT_M, BlockPose, View
 
@@ -216,7 +217,8 @@ class Expert:
 
     def __init__(self, robot: SimRobot) -> None:
         self.robot = robot
-        self._model = coarse_model(robot.model, BRANCH_STEP_S)
+        self._model = copy.copy(robot.model)
+        self._model.opt.timestep = BRANCH_STEP_S
         self._data = mujoco.MjData(self._model)
         self.memory = Memory()
 

@@ -54,7 +54,7 @@ def measure(mode: Mode, delay_s: float) -> Late:
 
 def _play(mode: Mode, delay_s: float, measures: bool) -> tuple[float, float]:
     """Peak acceleration after some seconds, and the lead_s of the end."""
-    controller = scene.controller(from_desired=True)
+    controller = scene.Motors(from_desired=True)
 
     def state(now_ns: int) -> ReportedState:
         point = controller.desired(now_ns)

@@ -11,13 +11,13 @@ measured state (motors lag by 20 ms), as its parameter interpolate_from_desired_
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from handovers.styles import STYLES, Message, Style
 from vla_accel_ros.control.limits.joint_limits import JointLimits
-from vla_accel_ros.control.trajectory import TrajectoryPoint
+from vla_accel_ros.control.trajectory import Trajectory, TrajectoryPoint
 from vla_accel_ros.sim.controller import JointTrajectoryController
 from vla_accel_ros.types import Chunk
 
@@ -55,11 +55,49 @@ def reference(t_s: np.ndarray | float) -> np.ndarray:
     return np.stack([0.5 * np.sin(np.pi * t_s), 0.5 * np.cos(np.pi * t_s)], axis=-1)
 
 
-def controller(from_desired: bool, **parameters: bool) -> JointTrajectoryController:
-    """One with this setting of interpolate_from_desired_state, and other parameters of its own."""
-    return JointTrajectoryController(
-        JOINTS, interpolate_from_desired_state=from_desired, update_s=_TICK / _S, **parameters
-    )
+class Motors(JointTrajectoryController):
+    """The controller with parameters that decide what a hand-over does.
+
+    from_desired: whether a new trajectory starts from the last command (interpolate_from_desired_state) or
+    from the measured state. positions_upsampling: points without velocities get those of a cubic spline at
+    rest at both ends. A real controller stamps the last command, which is meant for now, with the time of the
+    update before, so a trajectory that starts from it steps by one update's motion.
+    """
+
+    def __init__(self, from_desired: bool, positions_upsampling: bool = False) -> None:
+        super().__init__(JOINTS)
+        self._from_desired, self._upsampling = from_desired, positions_upsampling
+        self.measured, self.speed = reference(BEGIN_S), np.zeros(2)
+
+    def beginning(self, now_ns: int) -> TrajectoryPoint:
+        if self._from_desired:
+            return replace(self.desired(now_ns), stamp_ns=now_ns - _TICK)
+        return TrajectoryPoint(now_ns, self.measured, self.speed)
+
+    def receive(self, message: Message, now_ns: int) -> None:
+        """Take a message; stamp 0 starts now."""
+        times_ns = (message.stamp_ns or now_ns) + np.asarray(message.times_from_start_ns, np.int64)
+        trajectory = Trajectory(JOINTS, times_ns, message.positions, message.velocities)
+        if self._upsampling and trajectory.velocities is None and len(trajectory) > 1:
+            trajectory = replace(trajectory, velocities=spline_velocities(trajectory))
+        self.accept(trajectory, now_ns)
+
+
+def spline_velocities(trajectory: Trajectory) -> np.ndarray:
+    """Velocities, float64 [N, D], of the cubic spline through N >= 2 points that is at rest at both ends.
+
+    Between the ends the acceleration is continuous: with h the time to the next point and p the positions,
+    v[i-1] / h[i-1] + 2 v[i] (1 / h[i-1] + 1 / h[i]) + v[i+1] / h[i]
+    = 3 (p[i] - p[i-1]) / h[i-1]^2 + 3 (p[i+1] - p[i]) / h[i]^2.
+    """
+    p, h = trajectory.positions, np.diff(trajectory.times_ns) * 1e-9
+    system, right = np.eye(len(p)), np.zeros_like(p)
+    inner = np.arange(1, len(p) - 1)
+    system[inner, inner - 1], system[inner, inner + 1] = 1 / h[:-1], 1 / h[1:]
+    system[inner, inner] = 2 / h[:-1] + 2 / h[1:]
+    slope = 3 * np.diff(p, axis=0) / np.square(h)[:, None]
+    right[inner] = slope[:-1] + slope[1:]
+    return np.linalg.solve(system, right)
 
 
 def measure(
@@ -67,7 +105,7 @@ def measure(
 ) -> Smoothness:
     """Run one style against one controller."""
     sender = STYLES[style](JOINTS, LIMITS)
-    commanded = play(sender, controller(from_desired, **parameters), DELAY_S, seconds, seed)
+    commanded = play(sender, Motors(from_desired, **parameters), DELAY_S, seconds, seed)
     return smoothness(style, from_desired, commanded)
 
 
@@ -107,13 +145,10 @@ def lines(rows: Iterable[Smoothness]) -> Iterable[str]:
         )
 
 
-def play(
-    style: Style, controller: JointTrajectoryController, delay_s: float, seconds: int, seed: int
-) -> np.ndarray:
+def play(style: Style, controller: Motors, delay_s: float, seconds: int, seed: int) -> np.ndarray:
     """The commanded positions [ticks, 2] of one run, in which a message takes delay_s to the controller."""
     rng = np.random.default_rng(seed)
     controller.start(reference(BEGIN_S))
-    measured, speed = reference(BEGIN_S), np.zeros(2)
     computing: list[tuple[int, Chunk]] = []
     travelling: list[tuple[int, Message]] = []
     path = []
@@ -125,15 +160,13 @@ def play(
         while computing and computing[0][0] <= now:
             sent.append(style.take(computing.pop(0)[1], now))
         if tick % _POINTS_EVERY == 0:
-            sent.append(style.tick(now, measured))
+            sent.append(style.tick(now, controller.measured))
         travelling += [(now + round(delay_s * _S), message) for message in sent if message is not None]
         while travelling and travelling[0][0] <= now:
-            message = travelling.pop(0)[1]
-            state = TrajectoryPoint(now, measured, speed)
-            controller.receive(JOINTS, *message, now, state)
+            controller.receive(travelling.pop(0)[1], now)
         commanded = controller.desired(now).position
-        speed = (commanded - measured) / _MOTOR_LAG_S
-        measured = measured + speed * _TICK / _S
+        controller.speed = (commanded - controller.measured) / _MOTOR_LAG_S
+        controller.measured = controller.measured + controller.speed * _TICK / _S
         path.append(commanded)
     return np.array(path)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from handovers import delays
-from handovers.scene import measure, reference
+from handovers.scene import Motors, measure, reference
+from handovers.styles import Message
+
+S = 1_000_000_000
 
 
 @pytest.mark.parametrize("from_desired", [True, False])
@@ -52,3 +56,18 @@ def test_what_is_learnt_of_a_delay_makes_its_hand_overs_smooth(delay_s: float) -
 
 def test_the_reference_is_what_the_scene_says() -> None:
     assert reference(0.5).tolist() == pytest.approx([0.5, 0.0])
+
+
+def test_upsampled_positions_go_through_all_points_and_rest_at_both_ends() -> None:
+    two, points = (
+        Motors(True, positions_upsampling=True),
+        np.array([[0, 0], [0.1, 0.2], [0.3, 0.1], [0.2, 0]]),
+    )
+    two.receive(Message(S, [0, S // 10, 3 * S // 10, 4 * S // 10], points, None), S)
+    for t_s, point in zip((0.1, 0.3, 0.4), points[1:]):
+        assert two.desired(S + round(t_s * S)).position == pytest.approx(point)
+    times = S + np.arange(1, 399) * S // 1000
+    speeds = np.array([two.desired(int(t)).velocity for t in times])
+    assert np.abs(speeds[[0, -1]]).max() < 0.2 < np.abs(speeds).max()
+    accelerations = np.diff(speeds, axis=0) * 1000
+    assert np.abs(np.diff(accelerations, axis=0)).max() < 2.0, "continuous also from one segment to the next"

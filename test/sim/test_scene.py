@@ -51,30 +51,6 @@ def test_another_seed_is_another_scene(robot: SimRobot) -> None:
     assert all(math.dist(first.blocks[name][:2], robot.view().blocks[name][:2]) > 1e-3 for name in BLOCKS)
 
 
-@pytest.mark.parametrize("family, frames", [("place", 20), ("place", 60), ("follow", 45)])
-def test_a_restored_state_continues_bit_for_bit(
-    robot: SimRobot, expert: Expert, family: str, frames: int
-) -> None:
-    robot.reset(tasks(family)[2], 5)
-    expert.reset()
-    trace(robot, expert, frames)
-    saved = robot.save()
-    targets = [robot.target + 0.01 * i for i in range(40)]
-    futures, truths = [], []
-    for _ in range(2):
-        rows = []
-        for target in targets:
-            robot.step(target)
-            rows.append(robot.data.qpos.copy())
-        futures.append(np.array(rows))
-        truths.append(robot.truth())
-        robot.reset(tasks("reach")[0], 1)
-        robot.restore(saved)
-    assert (futures[0] == futures[1]).all()
-    assert truths[0] == truths[1]
-    assert robot.time_s == frames / 30
-
-
 def test_scenes_lie_within_reach_and_sight_and_apart(robot: SimRobot) -> None:
     for seed in range(200):
         robot.reset(tasks()[0], seed)

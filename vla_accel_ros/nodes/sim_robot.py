@@ -204,10 +204,9 @@ class SimRobotNode(BriefLogs, Node):
         return TrajectoryPoint(stamp_ns, self._robot.state()[columns], self._robot.velocity()[columns])
 
     def _execute(self, name: str, message: JointTrajectory, now_ns: int) -> None:
-        stamp_ns = self._epoch_ns + round(self._robot.time_s * 1e9)
         try:
             trajectory = convert.trajectory_from_message(message, now_ns)
-            self._controllers[name].accept(trajectory, now_ns, self._measured(name, stamp_ns))
+            self._controllers[name].accept(trajectory, now_ns)
         except ValueError as refusal:
             self._rejected += 1
             self._rejection.warning(f"{name} rejects a trajectory: {refusal}")

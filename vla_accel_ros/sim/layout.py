@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, Unreachable, inverse
+from vla_accel_ros.sim.kinematics import GRIPPER_OPEN, Pose, inverse
 
 REACH_M = (0.145, 0.305)  # radius from the pan axis
 X_MIN_M, Y_MAX_M = 0.11, 0.195
@@ -66,19 +66,6 @@ def home(rng: np.random.Generator) -> tuple[float, ...]:
         roll=float(rng.uniform(-0.15, 0.15)),
     )
     return (*inverse(pose), GRIPPER_OPEN + float(rng.uniform(-0.05, 0.05)))
-
-
-def anywhere_above(rng: np.random.Generator) -> tuple[float, ...]:
-    """Six joint angles [rad] with the tip anywhere over the working area, 5-16 cm up, gripper at any
-    opening."""
-    opening = GRIPPER_OPEN if rng.random() < 0.7 else float(rng.uniform(0.15, 0.7))
-    while True:
-        x, y = anywhere(rng)
-        z, pitch, roll = rng.uniform(0.055, 0.16), rng.normal(0, 0.06), rng.uniform(-0.8, 0.8)
-        try:
-            return (*inverse(Pose(x, y, float(z), float(pitch), float(roll))), opening)
-        except Unreachable:
-            continue
 
 
 def wander(

@@ -11,11 +11,9 @@ second.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -43,19 +41,6 @@ class Controller(Protocol):
         """Joint positions [M, 6] rad and velocities [M, 6] rad/s due at M simulation times [s]."""
 
 
-@dataclass(frozen=True)
-class Saved:
-    """Everything that `SimRobot.restore` needs to continue as if nothing had happened in between."""
-
-    physics: np.ndarray
-    ticks: int
-    pads: np.ndarray
-    path: tuple[int, str, np.ndarray] | None
-    score: Score
-    target: np.ndarray
-    target_velocity: np.ndarray
-
-
 class SimRobot:
     """One arm on its table.
 
@@ -71,7 +56,6 @@ class SimRobot:
         self.image_size = image_size
         self._renderer: mujoco.Renderer | None = None
         self._pad_bodies = [self.model.body(f"pad_{name}").id for name in PADS]
-        self._physics_state = mujoco.mjtState.mjSTATE_INTEGRATION
         self.reset(tasks()[0], 0)
 
     @property
@@ -250,23 +234,6 @@ class SimRobot:
         height, width = self.image_size
         return float(0.5 + ahead[0] * scale * height / width), float(0.5 - ahead[1] * scale)
 
-    def save(self) -> Saved:
-        """A copy of the full state: physics, pads, moving block, score and command."""
-        physics = np.empty(mujoco.mj_stateSize(self.model, self._physics_state))
-        mujoco.mj_getState(self.model, self.data, physics, self._physics_state)
-        pads = self.model.body_pos[self._pad_bodies].copy()
-        return Saved(
-            physics, self._ticks, pads, self._path, self._score.copy(), self.target, self.target_velocity
-        )
-
-    def restore(self, saved: Saved) -> None:
-        """Return to a saved state; the same commands then give the same results bit for bit."""
-        mujoco.mj_setState(self.model, self.data, saved.physics, self._physics_state)
-        self._set_pads(saved.pads)
-        self._ticks, self._path, self._score = saved.ticks, saved.path, saved.score.copy()
-        self._target, self._target_velocity = saved.target.copy(), saved.target_velocity.copy()
-        mujoco.mj_fwdPosition(self.model, self.data)  # derived poses; does not change the solver's warm start
-
     def close(self) -> None:
         """Free the renderer."""
         if self._renderer is not None:
@@ -291,10 +258,3 @@ def _compile(plate_m: float | None) -> mujoco.MjModel:
         spec.add_sensor(name=name, type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname="wrist_ft")
     spec.option.timestep = STEP_S / 2
     return spec.compile()
-
-
-def coarse_model(model: mujoco.MjModel, timestep_s: float) -> mujoco.MjModel:
-    """A copy of the model with a longer physics step, for rollouts that need speed more than detail."""
-    coarse = copy.copy(model)
-    coarse.opt.timestep = timestep_s
-    return coarse

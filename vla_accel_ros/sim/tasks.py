@@ -164,12 +164,6 @@ class Score:
         full = time_s >= end_s - 0.02
         self.success = full and sum(ok for _, ok in self._window) >= 0.8 * len(self._window)
 
-    def copy(self) -> Score:
-        """An independent copy."""
-        return Score(
-            self.task, self.start_s, self.success, self._good_since_s, self._last, deque(self._window)
-        )
-
 
 @dataclass(frozen=True)
 class Truth:

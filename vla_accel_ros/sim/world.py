@@ -3,8 +3,7 @@ holds.
 
 The expert and the scoring need it hundreds of times per label, so a View is built from one flat copy of qpos
 and holds no arrays. `held` uses only geometry (the block lies between closed fingers), not contact forces. It
-is therefore a function of the configuration alone, the same before and after a save and restore, and visible
-in an image.
+is therefore a function of the configuration alone, and visible in an image.
 """
 
 from __future__ import annotations
