@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 from grids.sizes import small
 from run import Bench, Given, Row, main
+from shared.policies import random_policy
 from shared.subjects import random_observation
 from shared.timing import by_events, summary
 from vla_accel_ros.engine.config import ACTIONS_APART, Split
@@ -66,7 +67,6 @@ from vla_accel_ros.engine.rules.rules import Rules
 from vla_accel_ros.engine.scheduler import QueueFull, Scheduler
 from vla_accel_ros.engine.stages.stage import no_collection
 from vla_accel_ros.models.config import PI0, GemmaConfig
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Observation
 
 VISION, LANGUAGE = "vision", "language"

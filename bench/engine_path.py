@@ -27,13 +27,14 @@ import torch
 from run import Bench, Given, Row, main
 from shared.models import KINDS as PI_KINDS
 from shared.models import config_of, page_locked
+from shared.policies import random_policy
 from shared.subjects import random_observation
 from shared.timing import Pinned, allocated_by, summary, synchronize
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.smolvla.config import SMOLVLA, SmolVLAConfig
-from vla_accel_ros.tools.bench.policies import TINY_SMOLVLA, random_policy
+from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 from vla_accel_ros.types import Observation
 
 KINDS: dict[str, PiConfig | SmolVLAConfig] = {**PI_KINDS, "smolvla": SMOLVLA}

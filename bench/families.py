@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from run import Bench, Given, Row, main
+from shared.policies import JOINTS, TINY_XVLA, WORD, random_policy, word_tokenizer
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, VisionConfig
@@ -49,7 +50,6 @@ from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
 from vla_accel_ros.models.text.tokenizer import load_qwen_tokenizer
 from vla_accel_ros.models.xvla.config import XVLA
-from vla_accel_ros.tools.bench.policies import JOINTS, TINY_XVLA, WORD, random_policy, word_tokenizer
 from vla_accel_ros.tools.bench.subjects import random_network
 from vla_accel_ros.types import Observation
 

@@ -38,8 +38,8 @@ from fleets.loads import play, saturate
 from fleets.serving import make_robots, options_of, serving
 from run import Bench, Given, Row, main, shown
 from shared.models import config_of, setting_of
+from shared.policies import random_policy
 from vla_accel_ros.interpreter import SWITCH_S
-from vla_accel_ros.tools.bench.policies import random_policy
 
 KIND = "pi05"
 FULL = "scheduling=throughput"

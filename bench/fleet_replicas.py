@@ -38,12 +38,12 @@ from fleets.loads import ask_again, play
 from fleets.serving import as_observation, make_robots, options_of, serving
 from run import Bench, Given, Row, main
 from shared.models import config_of, setting_of
+from shared.policies import random_policy
 from shared.timing import alone, gpu_id
 from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import Cluster, Deadlines, Where
 from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
-from vla_accel_ros.tools.bench.policies import random_policy
 
 MORE = 1.25
 """Robots per request that the replicas take, when they are saturated."""

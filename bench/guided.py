@@ -24,6 +24,7 @@ import numpy as np
 
 from run import Bench, Given, Row, main
 from shared.models import KINDS, config_of
+from shared.policies import random_policy
 from shared.subjects import random_observation
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.engine import Engine
@@ -31,7 +32,6 @@ from vla_accel_ros.engine.request import ACT, Act, Request, Waits
 from vla_accel_ros.engine.stages.denoise.denoise import Form
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Agreement, Observation
 
 STEPS, WARM_UP, IN_ROW = 10, 10, 100

@@ -40,7 +40,7 @@ from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import memory
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.planning.work import Work
-from vla_accel_ros.tools.bench.policies import tiny_models
+from vla_accel_ros.tools.bench.tiny import tiny_models
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 CASES = ("pi05:exact:keep", "pi05:fp8:drop", "pi05:int8:drop", "pi0:int8:drop", "openvla:int4:drop")

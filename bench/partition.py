@@ -27,13 +27,13 @@ import torch
 
 from run import Bench, Given, Row, main
 from shared.models import KINDS, config_of
+from shared.policies import random_policy
 from shared.timing import summary, synchronize
 from vla_accel_ros.engine.actors.flow import FlowActor
 from vla_accel_ros.engine.config import ACTIONS_APART, NO_PARTITION
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.policies import random_policy
 
 STEPS = 10
 VISION_HZ = 30.0

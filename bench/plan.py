@@ -32,8 +32,8 @@ from vla_accel_ros.planning.measure import to_yaml
 from vla_accel_ros.planning.operations import GATED, ROWS
 from vla_accel_ros.planning.sizes import MODELS
 from vla_accel_ros.tools.bench.planned import counted, table
-from vla_accel_ros.tools.bench.policies import tiny_models
 from vla_accel_ros.tools.bench.stages import against_plans
+from vla_accel_ros.tools.bench.tiny import tiny_models
 from vla_accel_ros.tools.tune.row_pieces import products
 
 

@@ -33,6 +33,7 @@ from fleets.loads import saturate
 from fleets.serving import STEP_DT_S, Arm, Camera, Robots
 from run import BENCHES, Bench, Given, Row, main, place
 from shared.models import config_of
+from shared.policies import random_policy
 from shared.timing import alone, gpu_id, summary
 from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.engine.config import EngineConfig
@@ -46,7 +47,6 @@ from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.nodes.running.environment import demo_model
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.serve import TOGETHER, threads_for
 from vla_accel_ros.wire.answering import Answering
 from vla_accel_ros.wire.arrays import pack

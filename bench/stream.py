@@ -33,6 +33,7 @@ import numpy as np
 
 from run import Bench, Given, Row, main
 from shared.models import KINDS, config_of, page_locked, read_options, setting_of
+from shared.policies import random_policy
 from shared.streamed import Camera, Streamed, costs_alone
 from shared.subjects import random_observation
 from shared.timing import summary
@@ -40,7 +41,6 @@ from vla_accel_ros.engine.config import LANES, STAGGERING, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.interpreter import SWITCH_S, keep_loaded
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Observation
 
 STEPS = 10

@@ -9,8 +9,8 @@ import torch
 
 from fleets.serving import as_observation, make_engine, make_robots
 from shared.models import config_of
+from shared.policies import random_policy
 from vla_accel_ros.fleet.replicas.local import LocalReplica
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Observation
 
 

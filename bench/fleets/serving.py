@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from shared.models import read_options
+from shared.policies import WORD
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
@@ -20,7 +21,6 @@ from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.interpreter import keep_loaded
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.tools.bench.policies import WORD
 from vla_accel_ros.types import Observation
 
 STEPS = 10

@@ -8,7 +8,7 @@ from grids import actionflow, oxygen
 from grids.oxygen import ARRIVALS
 from vla_accel_ros.models.config import PI05, PiConfig
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
-from vla_accel_ros.tools.bench.policies import TINY_OPENVLA, tiny_pi
+from vla_accel_ros.tools.bench.tiny import TINY_OPENVLA, tiny_pi
 
 OXYGEN_HORIZON = 10
 """Actions in a chunk, in OxyGen's figures."""

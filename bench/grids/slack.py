@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shared.policies import policy_of
 from shared.subjects import random_observation
 from shared.timing import Window
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Ask, Request, Waits
 from vla_accel_ros.engine.scheduler import Stream
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.tools.bench.policies import policy_of
 from vla_accel_ros.types import Observation
 
 BESIDE = 4

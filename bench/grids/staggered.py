@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shared.policies import random_policy
 from shared.subjects import random_observation, relative
 from shared.timing import Window
 from vla_accel_ros.engine.actors.flow import FRAME_SLOTS
@@ -24,7 +25,6 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.types import Chunk, Observation
 
 OBSERVATIONS = 3

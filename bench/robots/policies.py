@@ -21,7 +21,7 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.training import USUAL
 from vla_accel_ros.models.pi.weights import EMBED_TOKENS
 from vla_accel_ros.nodes.running.environment import demo_model
-from vla_accel_ros.tools.bench.policies import tiny_pi
+from vla_accel_ros.tools.bench.tiny import tiny_pi
 
 VOCABULARY = 319
 """Of the bundled tokenizer."""

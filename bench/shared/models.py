@@ -13,7 +13,7 @@ import numpy as np
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.stages.memory.host_memory import Registration
 from vla_accel_ros.models.config import PI0, PI05, PiConfig
-from vla_accel_ros.tools.bench.policies import tiny_pi
+from vla_accel_ros.tools.bench.tiny import tiny_pi
 from vla_accel_ros.types import Observation
 
 KINDS = {"pi0": PI0, "pi05": PI05}

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shared.policies import WORD
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.tools.bench.policies import WORD
 from vla_accel_ros.tools.bench.subjects import STEPS, Inputs
 from vla_accel_ros.types import Observation
 

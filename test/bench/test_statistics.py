@@ -18,12 +18,12 @@ from shared.closed_loop import Job, Log
 from shared.intervals import doubling, interval
 from shared.models import config_of
 from shared.paired import bootstrap, gain
+from shared.policies import random_policy
 from shared.subjects import plain, random_observation, relative
 from tables.forms import result
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.extensions import BUILT_IN, FLEET_RULES
 from vla_accel_ros.models.config import PI0
-from vla_accel_ros.tools.bench.policies import random_policy
 from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model
 from vla_accel_ros.tools.demo.measure import wilson
 from vla_accel_ros.tools.demo_policy.rollout import Episode, Timing

@@ -28,8 +28,8 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.conventions import to_unit
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import PIXELS
-from vla_accel_ros.tools.bench.policies import TINY_SMOLVLA
 from vla_accel_ros.tools.bench.subjects import random_smolvla
+from vla_accel_ros.tools.bench.tiny import TINY_SMOLVLA
 
 KINDS = ("pi0", "pi05")
 RUNS = 2 if CUDA else 1

@@ -13,7 +13,7 @@ from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.tools.bench import kernels
 from vla_accel_ros.tools.bench.device import NO_GPU
 from vla_accel_ros.tools.bench.kernels import FORWARD, KERNELS, CheckedOps, checked
-from vla_accel_ros.tools.bench.policies import tiny_pi
+from vla_accel_ros.tools.bench.tiny import tiny_pi
 from vla_accel_ros.tools.cli import main
 
 CPU = torch.device("cpu")

@@ -75,8 +75,8 @@ def measured(arguments: argparse.Namespace, base: Device, say: Callable[[str], o
     from vla_accel_ros.models.config import PiConfig
     from vla_accel_ros.planning.measure import to_yaml
     from vla_accel_ros.tools.bench.kernels import KERNELS, checked, few_layers
-    from vla_accel_ros.tools.bench.policies import tiny_models
     from vla_accel_ros.tools.bench.stages import against_plans
+    from vla_accel_ros.tools.bench.tiny import tiny_models
 
     start_s, small = time.monotonic(), arguments.small
     device = torch.device("cpu" if small else "cuda")

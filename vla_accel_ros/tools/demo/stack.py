@@ -11,22 +11,19 @@ import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.clients.operator import Operator
 from vla_accel_ros.nodes.diagnostics import ERROR
-from vla_accel_ros.tools.running import driven
-from vla_accel_ros.tools.running.driven import NodeDied
+from vla_accel_ros.tools.running.driven import Driven, NodeDied
 from vla_accel_ros.tools.running.processes import NodeProcess, NodeProcesses, arguments
 
-T = TypeVar("T")
 START_S = 120.0
 STARTS = 4
 NODES = ("sim_robot", "inference", "trajectory")
 
 
-class Stack:
+class Stack(Driven):
     """The nodes with their operator; a context manager that starts and ends them.
 
     parameters: node -> parameter -> value, overriding the package's parameter files. folder: for the logs.
@@ -93,14 +90,6 @@ class Stack:
             self._give_up(self._slowest(), f"was not ready within {START_S:.0f} s")
         self.processes.note_shared_memory()
 
-    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """Operator.wait that raises NodeDied if a process has ended."""
-        return driven.wait(self.operator, self._raise_if_dead, condition, timeout_s, what)
-
-    def call(self, request: Callable[[], T]) -> T:
-        """Call a service; raises NodeDied instead of TimeoutError if a node has ended."""
-        return driven.call(self._raise_if_dead, request)
-
     def revive(self, name: str) -> None:
         """Restart a dead node, and return when the robot is driven again."""
         node = self.processes[name]
@@ -111,7 +100,8 @@ class Stack:
         self.call(self.operator.resume)
         self.wait_until_driving()
 
-    def _raise_if_dead(self) -> None:
+    def raise_if_dead(self) -> None:
+        """See Driven."""
         for node in self.processes.dead():
             raise NodeDied(node.name)
 

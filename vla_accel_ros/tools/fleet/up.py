@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Its own session: Ctrl-C reaches only this process, which then ends the scheduler.
         scheduler = subprocess.Popen(command, env=process_environment(), start_new_session=True)
         try:
-            os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT)
+            scheduler.wait()
             return _end(scheduler)
         except KeyboardInterrupt:
             _end(scheduler)
@@ -60,25 +59,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def node_arguments(arguments: argparse.Namespace) -> list[str]:
     """Return the node's command-line arguments. Raises ValueError and FileNotFoundError as run does."""
-    from vla_accel_ros.nodes.running.environment import share_path
+    from vla_accel_ros.tools.running.processes import arguments as ros_arguments
 
-    file = arguments.params or share_path("config/fleet.yaml")
-    parameters = {
+    parameters: dict[str, object] = {
+        "autostart": True,
+        "end_if_refused": True,
         "replicas": "ray",
         "ray_replicas": " ".join(arguments.replicas),
         "ray_address": arguments.address,
     }
     if arguments.goal:
         parameters["goal"] = arguments.goal
-    for name in ("model", "contract"):
+    for name in ("params", "model", "contract"):
         if (path := getattr(arguments, name)) is not None:
-            parameters[name] = str(path.resolve())
-    for needed in (file, arguments.model, arguments.contract):
-        if needed is not None and not needed.exists():
-            raise FileNotFoundError(f"{needed} does not exist: check the path, or run vla fleet up --help")
-    words = ["--ros-args", "--params-file", str(file), "-p", "autostart:=true", "-p", "end_if_refused:=true"]
-    for name, text in parameters.items():
-        words += ["-p", f"{name}:=" + "'" + text.replace("'", "''") + "'"]
+            if not path.exists():
+                raise FileNotFoundError(f"{path} does not exist: check the path, or run vla fleet up --help")
+            parameters |= {} if name == "params" else {name: str(path.resolve())}
+    words = ["--ros-args", *ros_arguments("fleet", parameters, file=arguments.params)]
     for assignment in arguments.param:
         if ":=" not in assignment:
             raise ValueError(f"--param {assignment}: give NAME:=VALUE, such as rule:=kairos.")
@@ -88,12 +85,9 @@ def node_arguments(arguments: argparse.Namespace) -> list[str]:
 
 def _end(scheduler: subprocess.Popen[bytes]) -> int:
     """Send SIGTERM, kill what is left of the process group after END_S, and return the exit status."""
-    os.kill(scheduler.pid, signal.SIGTERM)  # not reaped yet, so its id is still its own
-    deadline_s = time.monotonic() + END_S
-    while time.monotonic() < deadline_s:
-        if os.waitid(os.P_PID, scheduler.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-            break
-        time.sleep(0.05)
+    scheduler.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        scheduler.wait(END_S)
     with suppress(ProcessLookupError):
         os.killpg(scheduler.pid, signal.SIGKILL)
     return scheduler.wait()

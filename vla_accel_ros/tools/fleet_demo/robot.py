@@ -19,8 +19,7 @@ from vla_accel_ros.tools.demo.play import Board, Played, Player
 from vla_accel_ros.tools.fleet_demo import pace
 from vla_accel_ros.tools.fleet_demo.fleet import SIM, Fleet
 from vla_accel_ros.tools.fleet_demo.plan import TRIES, scenes
-from vla_accel_ros.tools.running import driven
-from vla_accel_ros.tools.running.driven import NodeDied
+from vla_accel_ros.tools.running.driven import Driven, NodeDied
 
 T = TypeVar("T")
 START_S = 300.0
@@ -28,12 +27,9 @@ ACTING_S = 1.0
 _MEMORY = 4000
 
 
-class Robot:
+class Robot(Driven):
     """One robot. name: its namespace; number: its index; played: its episodes in order; error: why it stopped
-    playing.
-
-    It offers the methods that Player needs of its nodes (tools/demo/play.py).
-    """
+    playing."""
 
     def __init__(self, name: str, number: int, fleet: Fleet, contract: Contract) -> None:
         self.name, self.number, self._fleet = name, number, fleet
@@ -110,11 +106,7 @@ class Robot:
                 raise TimeoutError(f"{self.name}: no {what} within {timeout_s:g} simulated s")
             return condition()
 
-        return driven.wait(self.operator, self._raise_if_dead, in_time, timeout_s / pace.LEAST, what)
-
-    def call(self, request: Callable[[], T]) -> T:
-        """Call a service. Raises NodeDied instead of TimeoutError if a process has ended meanwhile."""
-        return driven.call(self._raise_if_dead, request)
+        return super().wait(in_time, timeout_s / pace.LEAST, what)
 
     def revive(self, name: str) -> None:
         """Wait until the robot moves again after the process `name` ended; the fleet restarts it."""
@@ -142,10 +134,10 @@ class Robot:
         since_ns = self.operator.now_ns()
         if resume:
             self.call(self.operator.resume)
-        moving = partial(self.moving_again_ns, since_ns)
-        driven.wait(self.operator, self._raise_if_dead, moving, START_S, "motion")
+        super().wait(partial(self.moving_again_ns, since_ns), START_S, "motion")
 
-    def _raise_if_dead(self) -> None:
+    def raise_if_dead(self) -> None:
+        """See Driven."""
         if (ended := self._fleet.seen(self.name)) != self._seen:
             names = self._fleet.newest_deaths(self.name, ended - self._seen)
             self._seen = ended

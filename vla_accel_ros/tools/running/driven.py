@@ -1,4 +1,4 @@
-"""Waits for robots whose nodes may die.
+"""A robot that is driven by nodes which may die.
 
 Every wait also watches the processes: it raises NodeDied if one has ended. The caller decides what that means
 and revives the robot.
@@ -6,8 +6,9 @@ and revives the robot.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from vla_accel_ros.nodes.clients.operator import Operator
 
@@ -22,43 +23,34 @@ class NodeDied(Exception):
         self.name = name
 
 
-class Driven(Protocol):
-    """A robot's running nodes and its operator.
-
-    wait and call raise NodeDied if a process has ended. revive returns when the robot can be driven again.
-    """
+class Driven(ABC):
+    """A robot's running nodes and its operator."""
 
     operator: Operator
 
-    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T: ...
+    @abstractmethod
+    def raise_if_dead(self) -> None:
+        """Raise NodeDied if a process has ended."""
 
-    def call(self, request: Callable[[], T]) -> T: ...
+    @abstractmethod
+    def revive(self, name: str) -> None:
+        """Return when the robot can be driven again after a node has ended."""
 
-    def revive(self, name: str) -> None: ...
+    def wait(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Wait as Operator.wait does. Raises NodeDied if a process ends meanwhile."""
 
+        def watched() -> T | None:
+            self.raise_if_dead()
+            return condition()
 
-def wait(
-    operator: Operator,
-    raise_if_dead: Callable[[], object],
-    condition: Callable[[], T | None],
-    timeout_s: float,
-    what: str,
-) -> T:
-    """Wait as Operator.wait does, calling `raise_if_dead` before each check of the condition."""
+        result = self.operator.wait(watched, timeout_s, what)
+        assert result is not None  # wait returns a true value
+        return result
 
-    def watched() -> T | None:
-        raise_if_dead()
-        return condition()
-
-    result = operator.wait(watched, timeout_s, what)
-    assert result is not None  # wait returns a true value
-    return result
-
-
-def call(raise_if_dead: Callable[[], object], request: Callable[[], T]) -> T:
-    """Call a service. If it times out and a process has ended, `raise_if_dead` replaces the TimeoutError."""
-    try:
-        return request()
-    except TimeoutError:
-        raise_if_dead()
-        raise
+    def call(self, request: Callable[[], T]) -> T:
+        """Call a service. Raises NodeDied instead of TimeoutError if a process has ended meanwhile."""
+        try:
+            return request()
+        except TimeoutError:
+            self.raise_if_dead()
+            raise

@@ -194,10 +194,13 @@ def _of_fast_dds(pid: int) -> set[Path]:
     return {path for path in mapped(pid) if path.name.startswith(("fastdds_", "fastrtps_"))}
 
 
-def arguments(node: str, parameters: dict[str, object], namespace: str = "") -> list[str]:
-    """Return what follows --ros-args for a node of the package: its parameter file, then the given values."""
-    file = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
-    arguments = ["--params-file", str(share_path(file))]
+def arguments(
+    node: str, parameters: dict[str, object], namespace: str = "", file: Path | None = None
+) -> list[str]:
+    """Return what follows --ros-args for a node of the package: its parameter file, which `file` replaces,
+    then the given values."""
+    own = {"sim_robot": "config/sim.yaml", "fleet": "config/fleet.yaml"}.get(node, "config/params.yaml")
+    arguments = ["--params-file", str(file or share_path(own))]
     if namespace:
         arguments += ["-r", f"__ns:={namespace}"]
     for name, value in parameters.items():

@@ -1,5 +1,4 @@
-"""A random model as a policy that an engine runs, and observations for it; sizes of tiny models, to try
-GPU code on a CPU.
+"""A random model as a policy that an engine runs, and the size of a tiny X-VLA.
 
 Everything around the network is the product's own: the tokenizers library tokenises the words, the policy's
 rule resizes images, states and actions are float64 on the host. Only the numbers are meaningless: nothing is
@@ -15,19 +14,17 @@ import numpy as np
 import tokenizers
 import torch
 
-from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.openvla.config import OpenVLAConfig
+from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
+from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 from vla_accel_ros.models.smolvla.policy import SmolVLAPolicy
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 from vla_accel_ros.models.xvla.config import BartConfig, DaViTConfig, XVLAConfig
 from vla_accel_ros.models.xvla.model import XVLA
 from vla_accel_ros.models.xvla.policy import XVLAPolicy
-from vla_accel_ros.planning.work import Sizes
 from vla_accel_ros.tools.bench.subjects import random_model, random_network, random_smolvla
 
 JOINTS = 7
@@ -66,46 +63,8 @@ def word_tokenizer() -> JsonTokenizer:
         return JsonTokenizer(file)
 
 
-VISION = VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=28, patch=14)
-TINY_OPENVLA = OpenVLAConfig(
-    VISION,
-    VISION,
-    4,
-    LlamaConfig(width=32, depth=3, mlp=48, heads=4, kv_heads=2, head_dim=8),
-    64,
-    56,
-    16,
-    None,
-    32,
-)
-TINY_SMOLVLA = SmolVLAConfig(
-    VisionConfig(width=24, depth=2, mlp=48, heads=4, image_size=56, patch=14),
-    2,
-    LlamaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS),
-    LlamaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=2, head_dim=8, norm_eps=NORM_EPS),
-    2, 300, 8, 8, 8, 32, ("base", "left", "right"),
-)  # fmt: skip
-
 TINY_XVLA = XVLAConfig(
     DaViTConfig((16, 32, 48, 64), (1, 1, 2, 1), (2, 4, 6, 8), (2, 4, 6, 8), 3, 8, 10),
     BartConfig(64, 2, 128, 4, 400, 64),
     64, 48, 3, 192, 4, 6, 4, 16, 64, False, 20, 20, 10, 20, 3, ("base", "left", "right"), "ee6d",
 )  # fmt: skip
-
-
-def tiny_pi(kind: str, cameras: tuple[str, ...] = ("left", "right")) -> PiConfig:
-    """Return the sizes of a tiny pi0 or pi0.5."""
-    prefix = GemmaConfig(width=32, depth=2, mlp=64, heads=4, kv_heads=1, head_dim=8)
-    expert = GemmaConfig(width=24, depth=2, mlp=48, heads=4, kv_heads=1, head_dim=8)
-    return PiConfig(kind, VISION, prefix, expert, 300, 8, 8, 8, 32, cameras)
-
-
-def tiny_models() -> dict[str, Sizes]:
-    """Return one of each family, by the names of planning.sizes.MODELS."""
-    three = ("base", "left", "right")
-    return {
-        "pi0": tiny_pi("pi0", three),
-        "pi05": tiny_pi("pi05", three),
-        "openvla": TINY_OPENVLA,
-        "smolvla": TINY_SMOLVLA,
-    }
