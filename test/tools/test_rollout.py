@@ -26,6 +26,7 @@ from vla_accel_ros.sim import layout
 from vla_accel_ros.sim.robot import SimRobot
 from vla_accel_ros.sim.tasks import Task, tasks
 from vla_accel_ros.tools.demo_policy.rollout import FRAME_S, Episode, Handover, Session, Timing
+from vla_accel_ros.types import Observation
 
 REACH = tasks("reach")
 CONTRACT = Contract.load(demo_contract())
@@ -171,11 +172,14 @@ def test_tasks_of_other_families_have_their_events_too(robot: SimRobot) -> None:
 def test_a_chunk_is_wanted_when_the_horizon_of_the_last_one_ends(engine: Engine, robot: SimRobot) -> None:
     """In force 4 frames after its image, and 3 frames before the last action: every 20 - 7 frames."""
     stamps: list[int] = []
+
+    class Noting(Session):
+        def observe(self, instruction: str, now_ns: int, blank: bool = False) -> Observation:
+            stamps.append(now_ns)
+            return super().observe(instruction, now_ns, blank)
+
     timing, handover = Timing(4, 4, on_demand=True), Handover(horizon="static:20+elastic:4")
-    session = Session(
-        engine, robot, CONTRACT, timing, handover, watch=lambda _, chunk: stamps.append(chunk.stamp_ns)
-    )
-    episode = session.play(REACH[0], 3, ask_every=None)
+    episode = Noting(engine, robot, CONTRACT, timing, handover).play(REACH[0], 3, ask_every=None)
     assert {round((b - a) / (FRAME_S * 1e9)) for a, b in pairwise(stamps)} == {13} and len(stamps) > 5
     assert episode.horizon == 20 and episode.chunks_per_s == pytest.approx(30 / 13, rel=0.1)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+import yaml
 
 from vla_accel_ros.planning.cost import waves_us
 from vla_accel_ros.planning.device import Device, Number, Shape
@@ -31,6 +33,8 @@ from vla_accel_ros.planning.work import Sizes, Work
 
 LARGE = 4096
 HERE = "measured"
+WHOLE = ("sms", "memory_gb", "unified", "fast_memory", "capability", "watts")
+"""Fields of a device that a file has as they are."""
 COMPUTED = {"bf16": "exact", "fp8": "fp8", "int8": "w8a8"}
 """The precision in which stages have products of a dtype."""
 LEAST_ROWS = {"int8": 17}
@@ -193,16 +197,15 @@ def _number(value: float, within: float, words: str) -> Number:
 
 def to_yaml(device: Device, title: str, note: str) -> str:
     """Return a device as a file that planning.device can read."""
-    lines = [f"# {note}", f"name: {device.name}", f"title: {title}", f"sms: {device.sms}"]
-    lines += [f"memory_gb: {device.memory_gb:g}", f"unified: {str(device.unified).lower()}"]
-    lines += [f"fast_memory: {str(device.fast_memory).lower()}", f"capability: {device.capability}"]
-    lines += [f"watts: {device.watts:g}", "numbers:"]
-    for name, n in device.numbers.items():
-        words = n.words.replace('"', "'")
-        lines.append(
-            f'  {name}: {{value: {n.value:g}, source: {n.source}, within: {n.within:g}, from: "{words}"}}'
-        )
+    fields: dict[str, Any] = {
+        "name": device.name,
+        "title": title,
+        **{name: getattr(device, name) for name in WHOLE},
+        "numbers": {
+            name: {"value": n.value, "source": n.source, "within": n.within, "from": n.words}
+            for name, n in device.numbers.items()
+        },
+    }
     if device.gemm:
-        lines.append("gemm:")
-        lines += [f"  - [{s.m}, {s.n}, {s.k}, {s.dtype}, {s.us:g}]" for s in device.gemm]
-    return "\n".join(lines) + "\n"
+        fields["gemm"] = [[s.m, s.n, s.k, s.dtype, s.us] for s in device.gemm]
+    return f"# {note}\n{yaml.safe_dump(fields, sort_keys=False, default_flow_style=None, width=1000)}"

@@ -153,9 +153,9 @@ def chosen_device(arguments: argparse.Namespace) -> tuple[torch.device, torch.dt
     return device, getattr(torch, arguments.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
 
 
-def show_progress(text: str) -> None:
-    """Replace the last line of stderr."""
-    print(f"\r{text}", end="", file=sys.stderr, flush=True)
+def say(sentence: str, end: str = "\n") -> None:
+    """Tell the user beside the results."""
+    print(sentence, end=end, file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:

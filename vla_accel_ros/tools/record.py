@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_accel_ros.recording.marks import EVENTS, FAILURE, SUCCESS
-from vla_accel_ros.tools.options import chosen_contract, contract_option, namespace_option, subcommand
+from vla_accel_ros.tools.options import chosen_contract, contract_option, namespace_option, say, subcommand
 
 if TYPE_CHECKING:
     from vla_accel_ros.nodes.clients.episode_marker import EpisodeMarker
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vla_accel_ros.tools.running.processes import ended_by_signals
 
     with EpisodeMarker(arguments.namespace) as marker, ended_by_signals():
-        print("looking for a recorder", file=sys.stderr, flush=True)
+        say("looking for a recorder")
         found = marker.found(_LOOK_S)
         if arguments.event:
             if not found:
@@ -90,7 +90,7 @@ def _recorder(arguments: argparse.Namespace, marker: EpisodeMarker) -> Iterator[
             process_environment(),
             Path(folder) / "log",
         )
-        print("none runs: starting one", file=sys.stderr, flush=True)
+        say("none runs: starting one")
         node.start()
         try:
             if not marker.found(_START_S):

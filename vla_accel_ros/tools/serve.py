@@ -23,6 +23,7 @@ from vla_accel_ros.tools.options import (
     compute_options,
     engine_options,
     model_option,
+    say,
     subcommand,
     training_option,
 )
@@ -102,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     together = threads_for(config, arguments.clients)
     engine = Engine(policy, config.but(slots=max(config.slots, together + config.further_slots(False) + 2)))
     if device.type == "cuda":
-        print("preparing the fast stages ...", file=sys.stderr, flush=True)
+        say("preparing the fast stages ...")
         engine.prepare(range(1, len(keys.images) + 1), range(1, policy.config.max_prompt + 1))
     server = PolicyServer(
         Answering(engine, keys, arguments.prompt),

@@ -5,70 +5,36 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.conversion import provenance_of
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.fastwam.config import FastWAMConfig
-from vla_accel_ros.models.groot.config import GrootConfig
-from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
-from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
-from vla_accel_ros.models.pi_fast.config import PiFastConfig
+from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.micro_requests import DECODE, DENOISE, FORWARD
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
-from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.planning.work import PlainSizes
 
 GB, MB = 1e9, 1e6
+ACTING = {DENOISE: "flow matching", DECODE: "tokens", FORWARD: "one forward"}
 
 
 def summary(description: Description) -> str:
     """Return several lines: family, sizes, weights, chunk, cameras and notes."""
-    config, lines = (
-        description.config,
-        [f"{description.config.kind} in {description.folder} ({description.format})"],
-    )
+    config: Any = description.config
+    lines = [f"{config.kind} in {description.folder} ({description.format})"]
 
     def line(name: str, text: str) -> None:
         lines.extend(textwrap.wrap(f"  {name:<14}{text}", 110, subsequent_indent=" " * 16))
 
-    if isinstance(config, OpenVLAConfig):
-        line("vision", f"{_vision(config.dino)} with {config.registers} registers, {_vision(config.siglip)}")
-        line("language", _language(config))
-        forward = isinstance(config, OpenVLAOFTConfig)
-        film = ", whose words modulate the towers (FiLM)" if getattr(config, "film", False) else ""
-        line("actions by", f"one forward{film}" if forward else f"tokens, {config.bins - 1} values each")
-    elif isinstance(config, (PiConfig, SmolVLAConfig)):
-        line("vision", _vision(config.vision))
-        line("language", _language(config))
-        line("actions by", f"{_stack(config.expert)}, flow matching")
-    elif isinstance(config, GrootConfig):
-        line("vision", _vision(config.vision))
-        line("language", f"{_stack(config.text)}, {config.vocab} tokens")
-        line("actions by", f"{config.dit.width} x {config.dit.depth} layers, flow matching")
-    elif isinstance(config, MimicVideoConfig):
-        s, d = config.settings, config.decoder
-        line("vision", f"{s.img_horizon} frames of {s.height} x {s.width} pixels, {s.rows:,} rows of a video")
-        line("language", f"T5, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
-        line("actions by", f"{d.width} x {d.depth} layers on features of the video, flow matching")
-    elif isinstance(config, XVLAConfig):
-        line("vision", f"DaViT of {config.image_size} pixels, {config.image_tokens} tokens a view")
-        line("language", f"BART, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
-        line("actions by", f"{config.width} x {config.depth} layers over all rows, flow matching")
-    elif isinstance(config, FastWAMConfig):
-        line(
-            "vision",
-            f"{config.video.width} x {config.depth} layers, {config.image_tokens} tokens of one picture",
-        )
-        line("language", f"UMT5, {config.text.width} x {config.text.depth}, {config.text.vocab} tokens")
-        line("actions by", f"{config.action.width} x {config.depth} layers, flow matching")
-    elif isinstance(config, PiFastConfig):
-        line("vision", _vision(config.vision))
-        line("language", f"{_stack(config.prefix)}, {config.vocab} tokens")
-        line("actions by", f"tokens of FAST, {config.max_action_tokens} at most")
+    for name, text in _networks(config):
+        line(name, text)
+    vocab = config.vocab if hasattr(config, "vocab") else config.text.vocab
+    line("words", f"{vocab} tokens, prompts of up to {config.max_prompt}")
+    film = ", whose words modulate the towers (FiLM)" if getattr(config, "film", False) else ""
+    line("actions by", f"{ACTING[config.chain.acts]}{film}")
     numbers = sum(math.prod(stored.shape) for stored in description.tensors.values())
     types = Counter[str]()
     for stored in description.tensors.values():
@@ -142,19 +108,16 @@ def _origin(provenance: dict[str, Any]) -> str:
     return f"from {source} ({written}), {date}, by {version}, SHA-256 {sha256}"
 
 
-def _language(config: PiConfig | OpenVLAConfig | SmolVLAConfig) -> str:
-    return f"{_stack(config.prefix)}, {config.vocab} tokens, prompts of up to {config.max_prompt}"
-
-
-def _vision(config: VisionConfig) -> str:
-    return (
-        f"{config.width} x {config.depth} layers, {config.image_size} px in patches of {config.patch} "
-        f"({config.tokens} tokens)"
-    )
-
-
-def _stack(config: GemmaConfig) -> str:
-    return f"{config.width} x {config.depth} layers, {config.heads} heads of {config.head_dim}"
+def _networks(config: Any) -> Iterator[tuple[str, str]]:
+    """Describe a family's networks by the names of its sizes; one without a depth is as deep as the whole."""
+    for name, part in {**vars(config), "transformer": config}.items():
+        if not hasattr(part, "mlp"):
+            continue
+        if isinstance(part, VisionConfig):
+            inside = f", {part.image_size} px in patches of {part.patch} ({part.tokens} tokens)"
+        else:
+            inside = f", {part.heads} heads of {part.head_dim}" if hasattr(part, "head_dim") else ""
+        yield name, f"{part.width} x {getattr(part, 'depth', None) or config.depth} layers{inside}"
 
 
 def _dims(trained: np.ndarray, limit: int) -> str:

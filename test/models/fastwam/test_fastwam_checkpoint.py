@@ -107,7 +107,7 @@ def test_a_folder_says_its_sizes_and_toggles(folder: Path) -> None:
     assert said.config.image_names == ("front", "wrist") and said.config.image_tokens == 6
     assert any("[1]" in note and "gripper" in note for note in said.notes)
     lines = summary(said)
-    assert "UMT5" in lines and "6 tokens" in lines and "front, wrist" in lines and said.twist
+    assert "flow matching" in lines and "front, wrist" in lines and said.twist
     own = describe(authors(folder), trained_as=AS_LIBERO)
     assert own.twist and own.state.shape == (2, 5) and not own.missing
     assert any("vae.encoder" in name for name in own.tensors)

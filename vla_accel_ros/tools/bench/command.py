@@ -17,7 +17,6 @@ from vla_accel_ros.tools.options import (
     model_option,
     namespace_option,
     output_file,
-    show_progress,
     subcommand,
     training_option,
     write_figures,
@@ -101,7 +100,7 @@ def measure(arguments: argparse.Namespace, further: dict[str, Any] | None = None
     if not observations and rule:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    measured = solvers.errors(policy, observations, {**integrators, **(further or {})}, show_progress)
+    measured = solvers.errors(policy, observations, {**integrators, **(further or {})})
     document = {"model": Path(model).name, "dtype": str(dtype).removeprefix("torch."), **measured}
     if not arguments.runs:
         return document

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
@@ -64,7 +65,6 @@ def errors(
     policy: AnyPolicy,
     observations: Sequence[Observation],
     integrators: Mapping[str, Integrate],
-    say: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure distances to the reference, to the default, and between two samples. integrators: must include
     DEFAULT.
@@ -87,7 +87,7 @@ def errors(
     def distance(a: Tensor, b: Tensor) -> float:
         return float((a - b)[..., : flowing.joints].square().mean().sqrt())
 
-    for number, observation in enumerate(observations):
+    for number, observation in enumerate(tqdm(observations, desc="observations", disable=None, leave=False)):
         noise, other = (
             torch.from_numpy(fresh(0, which, shape))[None].to(policy.device)
             for which in (number, OTHER + number)
@@ -100,7 +100,6 @@ def errors(
             distances.append(distance(chunks[name], chunks[REFERENCE]))
         for name, distances in to_default.items():
             distances.append(distance(chunks[name], chunks[DEFAULT]))
-        say(f"{number + 1} of {len(observations)} observations")
     return {
         "observations": len(observations),
         "reference": name_of(AB2, FINE),

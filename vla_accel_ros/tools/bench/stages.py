@@ -29,7 +29,13 @@ from vla_accel_ros.planning.measure import attentions, measure, shapes
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.work import ACTION_TOKENS, PlainSizes, Sizes, Work
 from vla_accel_ros.tools.bench.planned import compared, counted, memory_row
-from vla_accel_ros.tools.bench.subjects import Ours, random_inputs, random_model, random_smolvla
+from vla_accel_ros.tools.bench.subjects import (
+    Ours,
+    random_inputs,
+    random_model,
+    random_network,
+    random_smolvla,
+)
 from vla_accel_ros.tools.tune.pieces import Body, times_ms
 
 Case = dict[str, Any]
@@ -176,11 +182,7 @@ def _flow(
 @torch.inference_mode()
 def _openvla(sizes: OpenVLAConfig, prompt: int, device: torch.device, runs: int) -> Iterator[Case]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with torch.device("meta"):
-        model = OpenVLA(sizes)
-    model = model.to(dtype).to_empty(device=device).eval()
-    for parameter in model.parameters():
-        parameter.normal_(0.0, 0.02)
+    model = random_network(lambda: OpenVLA(sizes).to(dtype), device)
     side, g = sizes.dino.image_size, sizes.prefix
     pixels = torch.randn(1, 6, side, side, device=device).to(dtype)
     towers = Body(lambda: model.encode(pixels), device)

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
-from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.conventions import to_unit
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -41,36 +39,27 @@ class Inputs(NamedTuple):
 def random_model(
     config: PiConfig, device: torch.device, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Pi:
-    """Return a model in evaluation mode with every parameter drawn, so that none is zero. dtype: see
-    set_precision."""
-    with torch.device("meta"):
-        model = Pi(config).set_precision(dtype)
-    model = model.to_empty(device=device)
-    model.tie_weights()
-    _draw(model, device, seed)
-    return model.eval()
+    """Return a random pi0 or pi0.5. dtype: see set_precision."""
+    return random_network(lambda: Pi(config).set_precision(dtype), device, seed)
 
 
 def random_smolvla(config: SmolVLAConfig, device: torch.device, seed: int = 0) -> SmolVLA:
-    """Return a SmolVLA in evaluation mode with every parameter drawn."""
+    """Return a random SmolVLA."""
     return random_network(lambda: SmolVLA(config), device, seed)
 
 
 def random_network(make: Callable[[], Network], device: torch.device, seed: int = 0) -> Network:
-    """Return a network in evaluation mode with every parameter drawn."""
+    """Return a network in evaluation mode with every parameter drawn, so that none is zero."""
     with torch.device("meta"):
         model = make()
-    model = model.to_empty(device=device)
-    _draw(model, device, seed)
-    return model.requires_grad_(False).eval()
-
-
-def _draw(model: torch.nn.Module, device: torch.device, seed: int) -> None:
+    model = model.to_empty(device=device).requires_grad_(False).eval()
+    if isinstance(model, Pi):
+        model.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
-            parameter.normal_(0.0, spread, generator=generator)
+    for parameter in model.parameters():
+        spread = 0.1 if parameter.ndim == 1 else parameter[0].numel() ** -0.5
+        parameter.normal_(0.0, spread, generator=generator)
+    return model
 
 
 def random_inputs(
@@ -92,7 +81,7 @@ def random_inputs(
 class Ours:
     """The stages for one number of views, ready to be replayed one by one or all together.
 
-    precision, int8, solver: see engine.stages.stages.
+    precision: see engine.stages.stages.
     """
 
     def __init__(
@@ -101,14 +90,12 @@ class Ours:
         inputs: Inputs,
         steps: int = STEPS,
         precision: str = "exact",
-        int8: Int8 | None = None,
-        solver: str = EULER,
     ) -> None:
         config, self.inputs, self.steps = model.config, inputs, steps
         pool = KVPool(
             config.prefix, 2, config.max_tokens, model.embed_table.device, model.language_model.dtype
         )
-        self.stages = Stages(model, pool, precision=precision, int8=int8, solver=solver)
+        self.stages = Stages(model, pool, precision=precision)
         states = [inputs.state[0].cpu()]
         self.lengths = self.stages.observe([inputs.frames], [inputs.prompt], [1], states=states)
         self.actions = self._act()

@@ -17,7 +17,6 @@ from vla_accel_ros.tools.options import (
     contract_option,
     namespace_option,
     output_file,
-    show_progress,
     subcommand,
     training_option,
 )
@@ -83,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.source is None:
         engine = Engine(policy, step_dt_s=contract.chunk.step_dt_s)
         observations = simulated(engine, contract, arguments.frames)
-    calibration = calibrate(policy, observations, arguments.alpha, arguments.most_error, show_progress)
+    calibration = calibrate(policy, observations, arguments.alpha, arguments.most_error)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     calibration.write(arguments.out)
     products, observed = len(calibration.errors), calibration.observations
-    print(f"\r{products} products on {observed} observations; relative errors in 8 bits:")
+    print(f"{products} products on {observed} observations; relative errors in 8 bits:")
     errors = sorted(calibration.errors.items(), key=lambda item: -item[1])
     print(f"median {errors[len(errors) // 2][1]:.4f}; largest:")
     for name, error in errors[:WORST]:

@@ -7,12 +7,13 @@ all calls. With these rows the product is computed exactly and in 8 bits, smooth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.kernels.reference import int8
@@ -49,47 +50,24 @@ class _Inputs:
             self.rows[index : index + 1] = [row]
 
 
+@torch.no_grad()
 def calibrate(
     policy: AnyPolicy,
     observations: Sequence[Observation],
     alpha: float = ALPHA,
     most_error: float = MOST_ERROR,
-    say: Callable[[str], object] = lambda _: None,
 ) -> Calibration:
-    """Calibrate a policy on observations. Raises ValueError if there are none, and as `of_runs`."""
+    """Calibrate a policy on observations. Raises ValueError if there are none, its network has no products of
+    8-bit rows, an activation is not finite, or alpha or most_error is out of range."""
     if not observations:
         raise ValueError("there is no observation to calibrate on; give a bag or a dataset with some.")
-
-    def run() -> None:
-        engine = Engine(policy)
-        for number, observation in enumerate(observations):
-            with engine.observe(observation) as prefix:
-                engine.act(prefix)
-                if policy.chain.answers:
-                    with engine.ask(prefix, max_tokens=WORDS) as answer:
-                        list(answer)
-            say(f"{number + 1} of {len(observations)} observations")
-
-    return of_runs(policy.model, run, len(observations), alpha, most_error)
-
-
-@torch.no_grad()
-def of_runs(
-    model: nn.Module,
-    run: Callable[[], object],
-    observations: int,
-    alpha: float = ALPHA,
-    most_error: float = MOST_ERROR,
-) -> Calibration:
-    """Calibrate a network with a function that runs it on `observations` observations. Raises ValueError if
-    it has no products of 8-bit rows, an activation is not finite, or alpha or most_error is out of range."""
     if not 0 <= alpha <= 1 or not most_error >= 0:
         raise ValueError(f"alpha is {alpha} and the error {most_error}; give 0 to 1, and 0 or more.")
-    groups, generator = products(model), torch.Generator().manual_seed(0)
+    groups, generator = products(policy.model), torch.Generator().manual_seed(0)
     inputs = {name: _Inputs(generator) for name in groups}
     hooks = [group[0].register_forward_pre_hook(inputs[name].see) for name, group in groups.items()]
     try:
-        run()
+        _run(policy, observations)
     finally:
         for hook in hooks:
             hook.remove()
@@ -98,9 +76,20 @@ def of_runs(
         if statistics.largest is None or not bool(torch.isfinite(statistics.largest).all()):
             raise ValueError(f"{name} got no inputs or not finite ones; check that the checkpoint is whole.")
         largest[name] = statistics.largest
-    calibration = Calibration(fingerprint(model), observations, largest, {}, alpha, most_error)
+    seen = fingerprint(policy.model), len(observations)
+    calibration = Calibration(*seen, largest, {}, alpha, most_error)
     errors = {name: _error(calibration, name, group, inputs[name].rows) for name, group in groups.items()}
     return replace(calibration, errors=errors)
+
+
+def _run(policy: AnyPolicy, observations: Sequence[Observation]) -> None:
+    engine = Engine(policy)
+    for observation in tqdm(observations, desc="observations", disable=None, leave=False):
+        with engine.observe(observation) as prefix:
+            engine.act(prefix)
+            if policy.chain.answers:
+                with engine.ask(prefix, max_tokens=WORDS) as answer:
+                    list(answer)
 
 
 def _error(calibration: Calibration, name: str, group: Group, sampled: list[Tensor]) -> float:

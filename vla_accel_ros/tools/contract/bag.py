@@ -7,15 +7,11 @@ sent, which name their joints.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from vla_accel_ros.contract.checks.graph_check import IMAGE_TYPES, JOINTS_TYPE
-from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.sensing.survey import DESCRIPTION, TYPES, ControllerOffer, Survey
-
-_TEXT = "std_msgs/msg/String"
-_TRAJECTORY = controller_kind("joint_trajectory").message
+from vla_accel_ros.tools.bags import STRING, TRAJECTORY, stamp_ns
 
 
 def survey_bag(path: Path, namespace: str, seconds: float) -> Survey:
@@ -26,7 +22,7 @@ def survey_bag(path: Path, namespace: str, seconds: float) -> Survey:
     survey.note({topic: [kind] for topic, kind in bag.topics.items()})
     sent: dict[str, tuple[str, ...]] = {}
     end_ns = 0
-    for entry in bag.entries((*TYPES, _TEXT, _TRAJECTORY)):
+    for entry in bag.entries((*TYPES, STRING, TRAJECTORY)):
         end_ns = end_ns or entry.log_ns + int(seconds * 1e9)
         if entry.log_ns > end_ns:
             break
@@ -34,12 +30,14 @@ def survey_bag(path: Path, namespace: str, seconds: float) -> Survey:
             survey.image(entry.topic, entry.data, entry.log_ns)
         elif entry.type == JOINTS_TYPE:
             message = bag.decode(entry)
-            survey.joints(entry.topic, message.name, message.position, _stamp_ns(message), entry.log_ns)
+            survey.joints(
+                entry.topic, message.name, message.position, stamp_ns(message.header.stamp), entry.log_ns
+            )
         elif entry.type == IMAGE_TYPES["ring"]:
             message = bag.decode(entry)
             size = message.height, message.width
-            survey.handle(entry.topic, size, message.encoding, _stamp_ns(message), entry.log_ns)
-        elif entry.type == _TRAJECTORY:
+            survey.handle(entry.topic, size, message.encoding, stamp_ns(message.header.stamp), entry.log_ns)
+        elif entry.type == TRAJECTORY:
             sent[entry.topic] = tuple(bag.decode(entry).joint_names)
         elif entry.topic.rpartition("/")[2] == DESCRIPTION:
             survey.description, survey.description_origin = (
@@ -54,8 +52,3 @@ def survey_bag(path: Path, namespace: str, seconds: float) -> Survey:
         if topic.startswith(f"{survey.namespace}/")
     ]
     return survey
-
-
-def _stamp_ns(message: Any) -> int:
-    stamp = message.header.stamp
-    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)

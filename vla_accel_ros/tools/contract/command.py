@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_accel_ros.tools.options import namespace_option, subcommand, training_option
+from vla_accel_ros.tools.options import namespace_option, say, subcommand, training_option
 
 if TYPE_CHECKING:
     from vla_accel_ros.models.checkpoints.description import Description
@@ -109,7 +109,7 @@ def _read(arguments: argparse.Namespace, model: Description) -> Robot:
     else:
         from vla_accel_ros.nodes.clients.surveyor import Surveyor
 
-        _tell(f"listening for {arguments.seconds:g} s ...")
+        say(f"listening for {arguments.seconds:g} s ...")
         with Surveyor(arguments.namespace) as surveyor:
             survey = surveyor.read(arguments.seconds)
     if not survey.streams and not survey.controllers:
@@ -120,14 +120,14 @@ def _read(arguments: argparse.Namespace, model: Description) -> Robot:
     mapping = dict(arguments.map)
     pictures = write_pictures(match(model, survey, {}), arguments.files)
     for camera, file in pictures.items():
-        _tell(f"camera {camera}: look at {file}: which camera it is, which way up, and its colours")
+        say(f"camera {camera}: look at {file}: which camera it is, which way up, and its colours")
     mapping |= _asked(model, survey, mapping)
     urdf, origin = arguments.urdf, ""
     if urdf is None and survey.description:
         arguments.files.mkdir(parents=True, exist_ok=True)
         urdf, origin = arguments.files / "robot.urdf", survey.description_origin
         urdf.write_text(survey.description)
-        _tell(f"description: {urdf}")
+        say(f"description: {urdf}")
     return Robot(survey, match(model, survey, mapping), pictures, urdf, origin)
 
 
@@ -141,15 +141,11 @@ def _asked(model: Description, survey: Survey, mapping: Mapping[str, str]) -> di
     free = [image for image in images_of(model) if image not in {each.image for each in matches}]
     for each in matches if sys.stdin.isatty() else ():
         if each.image == UNKNOWN and free:
-            _tell(f"which image is camera {each.camera} ({', '.join(free)}; empty: not known)? ", end="")
+            say(f"which image is camera {each.camera} ({', '.join(free)}; empty: not known)? ", end="")
             if (answer := sys.stdin.readline().strip()) in free:
                 answers[each.camera] = answer
                 free.remove(answer)
     return answers
-
-
-def _tell(text: str, end: str = "\n") -> None:
-    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def run_import(arguments: argparse.Namespace) -> int:
@@ -171,7 +167,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 def _written(text: str, notes: list[str]) -> int:
     for note in notes:
-        _tell(f"note: {note}")
+        say(f"note: {note}")
     print(text, end="")
     return 0
 

@@ -162,9 +162,9 @@ def judge(
     return tuple(judged)
 
 
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a rate (Wilson score). Shapes: scalars; trials >= 1."""
-    rate = successes / trials
+    rate, z = successes / trials, 1.96
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -9,8 +9,7 @@ scene or the instruction on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import numpy as np
@@ -69,7 +68,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Handover:
-    """How chunks follow each other: the trajectory buffer's mode, and for `rtc` the guidance of a chunk.
+    """How chunks follow each other: the trajectory buffer's mode, with the usual guidance in `rtc`.
 
     execution_horizon: actions of a chunk that `block` executes; None means all. horizon: see control.horizon.
     speed: see control.chunking.tempo.
@@ -77,7 +76,6 @@ class Handover:
 
     mode: Mode = "blend"
     execution_horizon: int | None = None
-    rtc: RtcSettings = field(default_factory=RtcSettings)
     horizon: str = ALL
     speed: str = USUAL
 
@@ -111,12 +109,8 @@ class Episode:
     horizon: float = 0.0
 
 
-def unwatched(prefix: Prefix, chunk: Chunk) -> None:
-    """The default `watch`, which ignores chunks."""
-
-
 class Session:
-    """An engine and a robot that play episodes. watch: called with each chunk and its prefix."""
+    """An engine and a robot that play episodes."""
 
     def __init__(
         self,
@@ -125,10 +119,9 @@ class Session:
         contract: Contract,
         timing: Timing = Timing(),
         handover: Handover = Handover(),
-        watch: Callable[[Prefix, Chunk], None] = unwatched,
     ) -> None:
-        self.engine, self.robot, self.contract, self.timing = engine, robot, contract, timing
-        self.handover, self.watch = handover, watch
+        self.engine, self.robot, self.contract = engine, robot, contract
+        self.timing, self.handover = timing, handover
         self.limits = JointLimits.of(contract.joints)
 
     def play(
@@ -207,7 +200,7 @@ class _Thinker:
         self._pending: list[tuple[int, Request]] = []
         self._horizons, self.horizons = Horizons(session.handover.horizon), list[int]()
         guided = session.handover.mode == "rtc"
-        chunking = RealTimeChunking(session.engine, lambda: self._now_ns, session.handover.rtc)
+        chunking = RealTimeChunking(session.engine, lambda: self._now_ns, RtcSettings())
         self._chunking = chunking if guided else None
 
     def ready(self, frame: int, rest_ns: int) -> bool:
@@ -225,8 +218,7 @@ class _Thinker:
         chunk = cast(Chunk, request.result)
         horizon = self._horizons.of(chunk, prefix.instruction)
         self.horizons.append(horizon.wanted)
-        request.result = chunk = limited(chunk, horizon)
-        self._session.watch(prefix, chunk)
+        request.result = limited(chunk, horizon)
         ahead = self.horizons[-1] - timing.latency - JOINING if timing.on_demand else 0
         self._next, self._made = frame + max(timing.period, ahead), self._made + 1
         self._pending.append((frame + timing.latency, request))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from vla_accel_ros.recording.marks import OUTCOMES
-from vla_accel_ros.tools.options import namespace_option, subcommand
+from vla_accel_ros.tools.options import namespace_option, say, subcommand
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             task=arguments.task,
             robot=arguments.namespace,
             outcome=arguments.outcome,
-            say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+            say=say,
         )
     print(f"{arguments.output}: {total} episodes")
     return 0

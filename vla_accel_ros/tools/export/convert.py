@@ -12,11 +12,11 @@ import numpy as np
 
 from vla_accel_ros.recording.jumps import parts
 from vla_accel_ros.recording.reader import Bag, Entry
+from vla_accel_ros.tools.bags import COMPRESSED, IMAGE, image_stamp_ns, picture
 from vla_accel_ros.tools.export.dataset import Dataset
 from vla_accel_ros.tools.export.episodes import Episode, episodes
 from vla_accel_ros.tools.export.quality import qualities
 from vla_accel_ros.tools.export.streams import SUBTASK, Streams
-from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE, image_stamp_ns, picture
 
 
 def export(

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.tools.replay.moments import stamp_ns
-
 
 @dataclass
 class Timed:
@@ -72,17 +69,3 @@ def nearest(times_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
     left_index = right - 1
     right = np.minimum(right, len(times_ns) - 1)
     return np.where(at_ns - times_ns[left_index] <= times_ns[right] - at_ns, left_index, right)
-
-
-def trajectory_of(message: Any, received_ns: int) -> Trajectory:
-    """The absolute trajectory of a JointTrajectory, a message or decoded; stamp 0 starts when it was
-    received. Raises ValueError if it is none."""
-    start = stamp_ns(message.header.stamp) or received_ns
-    points = message.points
-    velocities = [point.velocities for point in points]
-    return Trajectory(
-        tuple(message.joint_names),
-        np.array([start + stamp_ns(point.time_from_start) for point in points], np.int64),
-        np.array([point.positions for point in points]),
-        np.array(velocities) if all(map(len, velocities)) else None,
-    )

@@ -30,23 +30,28 @@ from vla_accel_ros.recording.marks import Marks
 from vla_accel_ros.recording.reader import Entry
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, contract_of, topic_of
 from vla_accel_ros.sensing.transforms import POSE, HandPoses, transforms_of
-from vla_accel_ros.tools.export.series import Joint, Timed, trajectory_of, values_at
-from vla_accel_ros.tools.replay.moments import (
+from vla_accel_ros.tools.bags import (
     COMPRESSED,
     IMAGE,
+    JOINTS,
+    MOTION,
     OBSERVED,
+    POSITIONS,
+    STRING,
+    TRAJECTORY,
     check_readable,
     image_stamp_ns,
+    image_topic,
     session_of,
     stamp_ns,
+    trajectory_of,
 )
+from vla_accel_ros.tools.export.series import Joint, Timed, values_at
 
-JOINTS, STRING = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 SUBTASK = "subtask"
-MOTION, HELD, HUMAN, ALIGNING = "vla_accel_msgs/msg/Motion", (2, 3), (5,), (6,)
-"""The trajectory node's report, and its states in which chunks stop for a reason (stopping and holding), a
+HELD, HUMAN, ALIGNING = (2, 3), (5,), (6,)
+"""Of the trajectory node's report, the states in which chunks stop for a reason (stopping and holding), a
 person commands the arm, and the arm goes to the person's leader arm."""
-TRAJECTORY, POSITIONS = "trajectory_msgs/msg/JointTrajectory", "std_msgs/msg/Float64MultiArray"
 _STAMP_END = 12
 """Where an image's stamp ends, after the encapsulation; what follows equals if the picture does."""
 _COMMANDS = {"joint_trajectory": TRAJECTORY, "forward_command": POSITIONS} | dict.fromkeys(
@@ -87,7 +92,7 @@ class Streams:
         self.contract: Contract = contract_of(session)
         recorded = dict(zip(session.cameras, session.topics))
         self.topics = {
-            camera.name: self._image_topic(recorded.get(camera.name, "")) for camera in self.contract.cameras
+            camera.name: image_topic(bag, recorded.get(camera.name, "")) for camera in self.contract.cameras
         }
         self.images: dict[str, list[int]] = {camera: [] for camera in self.topics}
         self.repeated: dict[str, list[int]] = {camera: [] for camera in self.topics}
@@ -332,10 +337,6 @@ class Streams:
         else:
             command = trajectory_of(message, entry.log_ns).select(controller.joints)
         self._commands[controller.topic].add(entry.log_ns, command)
-
-    def _image_topic(self, topic: str) -> str:
-        of_ring = f"{topic}/image"
-        return of_ring if of_ring in self.bag.topics else topic
 
     def _topic(self, name: str, kind: str) -> str:
         return topic_of(self.bag, self._namespace, name, kind)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_accel_ros.tools.options import namespace_option, output_file, subcommand, timeout_option
+from vla_accel_ros.tools.options import namespace_option, output_file, say, subcommand, timeout_option
 
 if TYPE_CHECKING:
     from vla_accel_ros.tools.look.server import Look
@@ -110,8 +109,3 @@ def plot(arguments: argparse.Namespace) -> int:
     plotted.write(path, Recorded(arguments.bag, arguments.namespace, say))
     say(f"{path} is drawn")
     return 0
-
-
-def say(sentence: str) -> None:
-    """Tell the user."""
-    print(sentence, file=sys.stderr, flush=True)

@@ -11,12 +11,12 @@ import numpy as np
 from vla_accel_ros.nodes.clients.viewer import Viewer
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.sensing.ingest import Ingest
+from vla_accel_ros.tools.bags import COMPRESSED, IMAGE, TRAJECTORY
 from vla_accel_ros.tools.look.scene import Scene
-from vla_accel_ros.tools.replay.moments import COMPRESSED, IMAGE
 
 MOST = 1200
 """Entries kept of each stream: two minutes at ten polls a second."""
-DEPTHS = {"trajectory_msgs/msg/JointTrajectory": 1, "diagnostic_msgs/msg/DiagnosticArray": 10}
+DEPTHS = {TRAJECTORY: 1, "diagnostic_msgs/msg/DiagnosticArray": 10}
 """Of queues, else 2: of several commands within a poll the newest is drawn, of joint states two."""
 LATCHED = ("motion", "instruction")
 WHOLE = 2**31

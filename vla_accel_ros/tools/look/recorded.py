@@ -14,15 +14,16 @@ import numpy as np
 from vla_accel_ros.recording.jumps import numbered
 from vla_accel_ros.recording.reader import Bag, Place
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, topic_of
-from vla_accel_ros.tools.look.scene import Scene, Track
-from vla_accel_ros.tools.replay.moments import (
+from vla_accel_ros.tools.bags import (
     COMPRESSED,
     IMAGE,
     image_stamp_ns,
+    image_topic,
     picture,
     session_of,
     stamp_ns,
 )
+from vla_accel_ros.tools.look.scene import Scene, Track
 
 EVERY = 20_000
 """Messages between two reports of progress."""
@@ -92,8 +93,7 @@ class Recorded:
         self._cameras: dict[str, str] = {}
         for camera in self.scene.contract.cameras:
             topic = names.get(camera.name) or f"{robot}/{camera.topic}"
-            of_ring = f"{topic}/image"
-            self._cameras[camera.name] = of_ring if of_ring in bag.topics else topic
+            self._cameras[camera.name] = image_topic(bag, topic)
         self._images: dict[str, Track[tuple[int, Place]]] = {
             topic: Track() for topic in self._cameras.values()
         }

@@ -20,9 +20,18 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.recording.robots import contract_of, of_robot
-from vla_accel_ros.tools.export.series import trajectory_of
-from vla_accel_ros.tools.export.streams import JOINTS, MOTION, STRING, TRAJECTORY
-from vla_accel_ros.tools.replay.moments import CHUNK, OBSERVED, TEXT, stamp_ns
+from vla_accel_ros.tools.bags import (
+    CHUNK,
+    JOINTS,
+    MOTION,
+    OBSERVED,
+    POSITIONS,
+    STRING,
+    TEXT,
+    TRAJECTORY,
+    stamp_ns,
+    trajectory_of,
+)
 
 DIAGNOSTICS, LOOP = "diagnostic_msgs/msg/DiagnosticArray", "vla_accel_msgs/msg/LoopStats"
 STATES = {1: "running", 2: "stopping", 3: "holding", 4: "released", 5: "human", 6: "aligning"}
@@ -122,7 +131,7 @@ class Scene:
         for controller in self.contract.controllers:
             kind = controller_kind(controller.kind).message
             take = partial(self._take_command, controller.topic, controller.joints, kind == TRAJECTORY)
-            if kind in (TRAJECTORY, "std_msgs/msg/Float64MultiArray"):
+            if kind in (TRAJECTORY, POSITIONS):
                 self.topics[controller.topic] = kind, take
 
     def take(self, topic: str, message: Any, at_ns: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Camera
@@ -26,8 +27,11 @@ from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.recording.robots import contract_of
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, network_view
-from vla_accel_ros.tools.replay.report import Difference, Progress, Result
+from vla_accel_ros.tools.replay.report import Difference, Result
 from vla_accel_ros.types import Observation
+
+EVERY_S = 5.0
+"""Seconds between reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,9 @@ def replay(
     not fit the contract.
     """
     result = Result()
-    progress = Progress("replayed", moments.worth_replaying, say)
-    for sessions in _by_engine(moments.sessions.values()):
-        _replay(moments, sessions, otherwise, say, result, progress)
+    with tqdm(desc="replayed", total=moments.worth_replaying, mininterval=EVERY_S) as progress:
+        for sessions in _by_engine(moments.sessions.values()):
+            _replay(moments, sessions, otherwise, say, result, progress)
     return result
 
 
@@ -74,7 +78,7 @@ def _replay(
     otherwise: Otherwise,
     say: Callable[[str], object],
     result: Result,
-    progress: Progress,
+    progress: tqdm[None],
 ) -> None:
     """Replay the moments of sessions that share an engine; the engine is freed on return."""
     stages: dict[str, _Stage] = {}
@@ -89,7 +93,7 @@ def _replay(
         stages[session.id].play(moment, result)
         result.seconds += time.perf_counter() - started
         result.frames += 1
-        progress.at(result.frames)
+        progress.update()
 
 
 class _Stage:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from vla_accel_ros.tools.options import subcommand, training_option
+from vla_accel_ros.tools.options import say, subcommand, training_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--rate is {arguments.rate:g}: give 0.01 to 100")
         from vla_accel_ros.nodes.recorder.player import play
 
-        return play(bag, arguments.rate, arguments.commands, _say)
+        return play(bag, arguments.rate, arguments.commands, say)
 
     from vla_accel_ros.tools.replay.again import Otherwise, replay
     from vla_accel_ros.tools.replay.moments import Moments
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     otherwise = Otherwise(
         arguments.model, arguments.device or "", arguments.dtype or "", arguments.trained_as
     )
-    result = replay(moments, otherwise, _say)
+    result = replay(moments, otherwise, say)
     print("\n".join(report(bag, moments, result)))
     if not result.chunks:
         raise ValueError(
@@ -65,7 +64,3 @@ def run(arguments: argparse.Namespace) -> int:
             "record with the node recorder, or give --publish"
         )
     return 0 if result.equal else 1
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

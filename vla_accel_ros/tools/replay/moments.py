@@ -5,8 +5,7 @@ the small messages: observations, their engines, and the chunks and finished ans
 images there are. The second reads the images and keeps only those that a complete observation still waits
 for, so a bag may be larger than memory. A recorder may drop images, and a bag may begin or end in the middle,
 so incomplete observations are counted. So are messages that cannot be read: the nodes refused them, too. A
-bag may be of several robots, whose stamps and versions may be equal. A bag's messages have the fields of ROS
-messages but are decoded by other classes; this module turns them into the package's types.
+bag may be of several robots, whose stamps and versions may be equal.
 """
 
 from __future__ import annotations
@@ -24,13 +23,19 @@ from vla_accel_ros.fleet.replicas.decoding import pixels_of
 from vla_accel_ros.fleet.robot.observing import jpeg_of
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.recording.robots import SESSION
-from vla_accel_ros.sensing.cameras.compressed import check_decodes, decode, write_bgr
-from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
+from vla_accel_ros.tools.bags import (
+    CHUNK,
+    COMPRESSED,
+    IMAGE,
+    OBSERVED,
+    TEXT,
+    image_stamp_ns,
+    image_topic,
+    picture,
+    session_of,
+    stamp_ns,
+)
 from vla_accel_ros.types import Agreement
-
-OBSERVED = "vla_accel_msgs/msg/Observed"
-CHUNK, TEXT = "vla_accel_msgs/msg/ActionChunk", "vla_accel_msgs/msg/LanguageOutput"
-IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ class Moments:
             session = self.sessions[message.session]
             topics = dict(zip(session.cameras, session.topics))
             images = {
-                (self._recorded(topics.get(camera, "")), stamp_ns(stamp)): camera
+                (image_topic(self._bag, topics.get(camera, "")), stamp_ns(stamp)): camera
                 for camera, stamp in zip(message.cameras, message.stamps)
             }
             yield _Waiting(key, message, session, images)
@@ -225,12 +230,6 @@ class Moments:
     def _is_complete(self, one: _Waiting) -> bool:
         """Whether all images of an observation are in the bag."""
         return bool(one.missing) and one.missing.keys() <= self._pictures
-
-    def _recorded(self, topic: str) -> str:
-        """Return the topic of a camera's images in the bag: frames of a ring are recorded as images on
-        TOPIC/image."""
-        of_ring = f"{topic}/image"
-        return of_ring if of_ring in self._bag.topics else topic
 
     def _moment(self, one: _Waiting) -> Moment:
         message, key = one.message, one.key
@@ -245,51 +244,12 @@ class Moments:
         )
 
 
-def stamp_ns(stamp: Any) -> int:
-    """Return a decoded builtin_interfaces/Time in nanoseconds."""
-    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
-
-
-def image_stamp_ns(entry: Entry) -> int:
-    """Return the stamp of a recorded Image or CompressedImage."""
-    return (image_view if entry.type == IMAGE else compressed_view)(entry.data).stamp_ns
-
-
-def check_readable(entry: Entry) -> None:
-    """Raises ValueError as `picture` does, without making all pixels."""
-    if entry.type == IMAGE:
-        check(image_view(entry.data))
-    else:
-        check_decodes(compressed_view(entry.data))
-
-
-def picture(entry: Entry) -> np.ndarray:
-    """Return the pixels [H, W, 3] uint8 RGB, converted as the node's own ingest does it."""
-    if entry.type == IMAGE:
-        view = image_view(entry.data)
-        check(view)  # before memory is allocated for a wrong size
-        out = np.empty((view.height, view.width, 3), np.uint8)
-        write_rgb(view, out)
-        return out
-    decoded = decode(compressed_view(entry.data))
-    out = np.empty_like(decoded)
-    write_bgr(decoded, out)
-    return out
-
-
 def network_view(camera: Camera, pixels: np.ndarray, jpeg_quality: int | None) -> np.ndarray:
     """Return a picture uint8 [H, W, 3] as the engine gets it: a fleet's robot may send as JPEG what the bag
     holds as pixels."""
     if jpeg_quality is not None and camera.transport != "compressed":
         pixels = pixels_of(camera.name, jpeg_of(pixels, jpeg_quality), camera.max_pixels)
     return camera.view(pixels)
-
-
-def session_of(message: Any) -> Session:
-    """Return a decoded Session message as a Session."""
-    values = {name: getattr(message, name) for name in Session.__dataclass_fields__}
-    fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Session(**fields)
 
 
 def _chunk(message: Any) -> RecordedChunk:

@@ -1,16 +1,11 @@
-"""Words the progress and the result of a replay."""
+"""Words the result of a replay."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.tools.replay.moments import Moments
-
-EVERY_S = 5.0
-"""Seconds between lines of progress; there may be no terminal for a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +37,6 @@ class Result:
     def equal(self) -> bool:
         """Whether every chunk and answer was equal."""
         return not (self.different_chunks or self.different_texts)
-
-
-class Progress:
-    """Says "what n of total", at most once every EVERY_S.
-
-    total: 0 if it is unknown. clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, what: str, total: int, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._what, self._total, self._say, self._clock = what, total, say, clock
-        self._told_s = clock()
-
-    def at(self, done: int) -> None:
-        """Report that `done` items are done."""
-        if self._clock() - self._told_s < EVERY_S:
-            return
-        self._told_s = self._clock()
-        share = f" of {self._total} ({100 * done // self._total} %)" if self._total else ""
-        self._say(f"{self._what} {done}{share}")
 
 
 def report(bag: Bag, moments: Moments, result: Result) -> list[str]:

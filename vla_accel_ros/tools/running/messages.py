@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.nodes.running.environment import share_path
+from vla_accel_ros.tools.options import say
 
 
 def provide_messages() -> None:
@@ -31,7 +32,7 @@ def provide_messages() -> None:
     sys.path.append(str(share_path("scripts/environment.py").parent))
     environment: Any = import_module("environment")
     environment.VENV, environment.PYTHON = Path(sys.prefix), Path(sys.executable)
-    print("building vla_accel_msgs, once: a minute or two", file=sys.stderr, flush=True)
+    say("building vla_accel_msgs, once: a minute or two")
     environment.check_machine()
     environment.relocate_exports()
     environment.build_interfaces("messages", "msg")

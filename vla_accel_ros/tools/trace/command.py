@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vla_accel_ros.timeline import Recorded, merged
-from vla_accel_ros.tools.options import namespace_option, output_file, subcommand, timeout_option
+from vla_accel_ros.tools.options import namespace_option, output_file, say, subcommand, timeout_option
 
 SECONDS = 10.0
 
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         count = perfetto_file.write(arguments.output, records)
-        print(f"{arguments.output}: {count} events; open it in https://ui.perfetto.dev", file=sys.stderr)
+        say(f"{arguments.output}: {count} events; open it in https://ui.perfetto.dev")
     return 0
 
 
@@ -70,10 +69,10 @@ def _live(namespace: str, seconds: float, timeout_s: float) -> list[Recorded]:
         timelines_read, missing = timelines.read(seconds, timeout_s)
     records = merged(timelines_read)
     for name in missing:
-        print(f"{name} does not answer with its timeline, so the trace lacks it", file=sys.stderr)
+        say(f"{name} does not answer with its timeline, so the trace lacks it")
     for record in records:
         past_s = (record.monotonic_ns - record.oldest_ns) * 1e-9
         if past_s < 0.99 * seconds:
             nodes = ", ".join(record.nodes)
-            print(f"{nodes}: events older than {past_s:.1f} s are not kept", file=sys.stderr)
+            say(f"{nodes}: events older than {past_s:.1f} s are not kept")
     return records
