@@ -17,7 +17,7 @@ from smolvla_recording import CASES, SPEC, Case, make_smolvla_folder
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.tools.cli import main
-from vla_accel_ros.tools.compare.errors import errors
+from vla_accel_ros.tools.compare.command import errors
 
 
 def test_checkpoint_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ from rich.console import Console
 from vla_accel_ros.contract.checks.findings import ERROR, OK, WARNING, Finding, error, ok, warning
 from vla_accel_ros.nodes.running.environment import MALLOC, fastdds_profile
 from vla_accel_ros.nodes.running.processes import Process, processes
-from vla_accel_ros.tools.doctor import gpu, report
+from vla_accel_ros.tools.doctor import command as report
+from vla_accel_ros.tools.doctor import gpu
 from vla_accel_ros.tools.doctor.machine import Memory, judge, shared_memory
 
 FAST = "rmw_fastrtps_cpp"

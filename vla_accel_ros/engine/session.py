@@ -60,6 +60,13 @@ class Session:
     versions: tuple[str, ...]
     build: str
 
+    @classmethod
+    def from_message(cls, message: Any) -> Session:
+        """The session of a message, or of one that was decoded from a bag."""
+        values: dict[str, Any] = {field.name: getattr(message, field.name) for field in fields(cls)}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)
+
     def by_name(self) -> dict[str, Any]:
         """The settings; options of an engine by their present names."""
         return renamed(json.loads(self.settings))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.engine.session import Session
 from vla_accel_ros.recording.reader import Bag, Entry
 from vla_accel_ros.sensing.cameras.compressed import check_decodes, decode, write_bgr
 from vla_accel_ros.sensing.cameras.image import check, compressed_view, image_view, write_rgb
@@ -59,13 +58,6 @@ def picture(entry: Entry) -> np.ndarray:
     out = np.empty_like(decoded)
     write_bgr(decoded, out)
     return out
-
-
-def session_of(message: Any) -> Session:
-    """Return a decoded Session message as a Session."""
-    values = {name: getattr(message, name) for name in Session.__dataclass_fields__}
-    fields: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Session(**fields)
 
 
 def trajectory_of(message: Any, received_ns: int) -> Trajectory:

@@ -29,7 +29,7 @@ GROUPS = {
     "checkpoints": ("fetch", "checkpoints", "compare.command", "calibrate.command", "serve"),
     "recordings": ("record", "replay.command", "export.command"),
     "speed": ("plan.command", "tune.command", "bench.command"),
-    "fleets": ("fleet.command", "fleet_sim.command", "fleet_sim.trace"),
+    "fleets": ("fleet", "fleet_sim.command", "fleet_sim.trace"),
     "the bundled policy": ("demo_policy.command",),
 }
 """Heading in the help -> modules of this package."""

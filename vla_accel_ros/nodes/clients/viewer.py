@@ -96,7 +96,7 @@ class Viewer(ClientNode):
         self._clock_ns = convert.stamp_ns(message.clock)
 
     def _on_session(self, message: SessionMessage, _: int) -> None:
-        self.session = convert.session_from_message(message)
+        self.session = Session.from_message(message)
 
     def _nobody(self, timeout_s: float) -> str:
         kind = "vla_accel_msgs/msg/Session"

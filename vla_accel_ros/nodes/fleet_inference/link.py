@@ -33,7 +33,6 @@ from vla_accel_ros.fleet.protocol import (
 from vla_accel_ros.fleet.robot.client import Ask, FleetClient
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.fleet import fleet_convert as convert
-from vla_accel_ros.nodes.messages.convert import session_from_message
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 from vla_accel_ros.nodes.throttled import Throttled
 from vla_accel_ros.types import Chunk
@@ -99,7 +98,7 @@ class FleetLink:
         self._said(convert.text_from_message(message, description.engine, description.robot))
 
     def _on_session(self, message: SessionMessage) -> None:
-        self._told(session_from_message(message))
+        self._told(Session.from_message(message))
 
     def _on_answer(self, message: FleetAnswer) -> None:
         answer = convert.answer_from_message(message, self._contract)

@@ -212,13 +212,6 @@ def session_to_message(session: Session, now_ns: int) -> SessionMessage:
     return stamped(SessionMessage, now_ns, **values)
 
 
-def session_from_message(message: SessionMessage) -> Session:
-    """The Session of a message."""
-    values = {field.name: getattr(message, field.name) for field in fields(Session)}
-    arguments: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Session(**arguments)
-
-
 def text_to_message(text: Text) -> LanguageOutput:
     """An answer so far as a message."""
     return stamped(

@@ -2,7 +2,9 @@
 
 Both get the same observations and the same noise; the public code runs in its own environment (--python).
 Prints the largest error of each dimension of an action and a verdict. Status 0 if the actions are the same,
-else 1. Both compute in float32 on the CPU, one after the other.
+else 1. Both compute in float32 on the CPU, one after the other. Float32 on two sets of kernels differs in the
+last bits, far below what a robot can do. A wrong setting (the prompt, the normalisation, relative actions)
+differs by a good part of the range of an action.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,10 @@ INSTALL = {
 }
 OBSERVATIONS, STEPS, HEIGHT, WIDTH, BLOCK = 3, 10, 240, 320, 20
 INSTRUCTION = "put the red block into the bowl"
+SAME = 1e-3
+"""Largest error of actions that are the same, as a share of their range."""
+STILL = 1e-3
+"""Least range of a dimension, as a share of the largest."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from vla_accel_ros.models.checkpoints.checkpoint import describe
     from vla_accel_ros.models.pi.training import ask
-    from vla_accel_ros.tools.compare.errors import SAME, errors
 
     description = describe(arguments.path, arguments.statistics, arguments.trained_as)
     if description.missing:
@@ -172,3 +178,47 @@ def compute(
         with engine.observe(observation) as prefix:
             chunks.append(engine.act(prefix, noise=noise).actions)
     return np.stack(chunks)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """largest: float64 [D], in the policy's units. range: float64 [D], of the actions in training, or else of
+    the peer's actions; that of a dimension that hardly moved is STILL of the largest."""
+
+    largest: np.ndarray
+    range: np.ndarray
+
+    @property
+    def shares(self) -> np.ndarray:
+        """float64 [D]: the errors as shares of the ranges."""
+        return self.largest / self.range
+
+    @property
+    def same(self) -> bool:
+        """Whether the two programs compute the same actions."""
+        return bool((self.shares <= SAME).all())
+
+
+def errors(ours: np.ndarray, peers: np.ndarray, trained: np.ndarray) -> Errors:
+    """Compare chunks float [N, H, D]. trained: lowest and highest action in training, float64 [2, D]; [2, 0]
+    without statistics.
+
+    Raises ValueError, with one sentence, if the shapes differ or a number is not finite.
+    """
+    if ours.shape != peers.shape:
+        raise ValueError(
+            f"this package computes {_shape(ours)}, the peer {_shape(peers)}; give both the same "
+            "settings (vla inspect shows ours)."
+        )
+    for who, chunks in (("this package", ours), ("the peer", peers)):
+        if not np.isfinite(chunks).all():
+            raise ValueError(f"{who} computes actions that are not finite; copy the checkpoint again.")
+    ours, peers = ours.astype(np.float64), peers.astype(np.float64)
+    low, high = trained if trained.shape[1] == ours.shape[2] else (peers.min((0, 1)), peers.max((0, 1)))
+    spans = np.abs(high - low)
+    narrowest = STILL * spans.max() if spans.max() else 1.0
+    return Errors(np.abs(ours - peers).max((0, 1)), np.maximum(spans, narrowest))
+
+
+def _shape(chunks: np.ndarray) -> str:
+    return f"{chunks.shape[0]} chunks of {chunks.shape[1]} actions of {chunks.shape[2]} numbers"

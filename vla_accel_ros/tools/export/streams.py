@@ -23,6 +23,7 @@ from vla_accel_ros.contract.checks.graph_check import ODOMETRY_TYPE, TF_STATIC, 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.contract.parts import FURTHEST
 from vla_accel_ros.control.trajectory import Trajectory
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.extensions import BASES
 from vla_accel_ros.recording.jumps import Part, numbered
 from vla_accel_ros.recording.marks import TOPIC as EPISODE
@@ -42,7 +43,6 @@ from vla_accel_ros.tools.bags import (
     check_readable,
     image_stamp_ns,
     image_topic,
-    session_of,
     stamp_ns,
     trajectory_of,
 )
@@ -88,7 +88,7 @@ class Streams:
             raise ValueError(
                 f"{bag.path} has no message of the robot's session: record with the node recorder"
             )
-        session = session_of(bag.decode(entry))
+        session = Session.from_message(bag.decode(entry))
         self.contract: Contract = contract_of(session)
         recorded = dict(zip(session.cameras, session.topics))
         self.topics = {

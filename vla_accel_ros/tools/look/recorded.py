@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_accel_ros.engine.session import Session
 from vla_accel_ros.recording.jumps import numbered
 from vla_accel_ros.recording.reader import Bag, Place
 from vla_accel_ros.recording.robots import SESSION, chosen_robot, topic_of
@@ -20,7 +21,6 @@ from vla_accel_ros.tools.bags import (
     image_stamp_ns,
     image_topic,
     picture,
-    session_of,
     stamp_ns,
 )
 from vla_accel_ros.tools.look.scene import Scene, Track
@@ -47,7 +47,7 @@ class Recorded:
         bag.survey()
         self._robot = chosen_robot(bag, namespace)
         sessions = [e for e in bag.entries((SESSION,)) if e.topic == f"{self._robot}/session"]
-        self._session = session_of(bag.decode(sessions[-1]))
+        self._session = Session.from_message(bag.decode(sessions[-1]))
         self._begin()
         part = 0
         for count, (number, _, entry) in enumerate(numbered(bag), 1):

@@ -12,6 +12,8 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.planning.device import Device, load, names
@@ -19,7 +21,7 @@ from vla_accel_ros.planning.fleet import plan_fleet
 from vla_accel_ros.planning.plan import make_plan
 from vla_accel_ros.planning.sizes import MODELS, sizes_of
 from vla_accel_ros.planning.verdict import Wanted, judge
-from vla_accel_ros.planning.work import PRECISIONS, Work, check_work
+from vla_accel_ros.planning.work import PRECISIONS, Sizes, Work, check_work
 from vla_accel_ros.tools.options import engine_options, output_file, subcommand, training_option, write_text
 from vla_accel_ros.tools.plan.text import as_json, fleet_text, headline, numbers_text, plan_text
 
@@ -76,8 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     engine = {name: given.get(name, getattr(EngineConfig, name)) for name in (*ENGINE, "staggered")}
     goal_line = ""
     if engine["goal"]:
-        from vla_accel_ros.tools.plan.goal import toward_goal  # needs torch
-
         config, goal_line = toward_goal(sizes, EngineConfig(**given), answers=arguments.text)
         engine = {name: getattr(config, name) for name in engine}
     work = Work(views, arguments.prompt, engine["steps"], arguments.chunk, precision=engine["precision"])
@@ -105,6 +105,31 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.numbers:
             print(numbers_text(device))
     return 1 if is_late else 0
+
+
+def toward_goal(sizes: Sizes, config: EngineConfig, answers: bool) -> tuple[EngineConfig, str]:
+    """The config that an engine with captured stages has, and a line that says what the goal sets.
+
+    answers: whether the policy answers questions. Raises ValueError for options that contradict each other.
+    """
+    import torch
+
+    from vla_accel_ros.engine.goals import described, for_policy
+    from vla_accel_ros.planning.networks import network
+
+    chain = sizes.chain
+    if chain.answers and not answers:
+        silent = (replace(m, leaves=()) if m.stage == "decode" else m for m in chain.micro_requests)
+        chain = replace(chain, micro_requests=tuple(silent))
+    policy: Any = SimpleNamespace(
+        model=network(sizes),
+        config=sizes,
+        device=torch.device("meta"),
+        kv_dtype=torch.bfloat16,
+        chain=chain,
+    )
+    planned = for_policy(policy, config.but(fast=True))
+    return planned, described(config, planned)
 
 
 def fleet_line(promised: int, wanted: int) -> str:

@@ -32,7 +32,6 @@ from vla_accel_ros.tools.bags import (
     image_stamp_ns,
     image_topic,
     picture,
-    session_of,
     stamp_ns,
 )
 from vla_accel_ros.types import Agreement
@@ -192,7 +191,7 @@ class Moments:
             return
         message, space = self._bag.decode(entry), entry.topic.rpartition("/")[0]
         if entry.type == SESSION:
-            self.sessions[message.id] = session_of(message)
+            self.sessions[message.id] = Session.from_message(message)
             self._told.setdefault(space, []).append(message.id)
             return
         key = (space, message.kv_version, stamp_ns(message.header.stamp))
