@@ -32,12 +32,13 @@ from torch import Tensor
 from run import Bench, Given, main, shown
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.checkpoints.safetensors_writer import DTYPES, write_safetensors
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import PI05, GemmaConfig, LlamaConfig, PiConfig, VisionConfig
-from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OPENVLA_7B, OpenVLAConfig
+from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.pi.folding import fold_expert
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED, empty_pi
+from vla_accel_ros.models.pi.weights import EMBED_TOKENS, LM_HEAD, UNUSED
 
 GB = 1e9
 SHARD_BYTES = 7_000_000_000
@@ -51,7 +52,7 @@ Shapes = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 def pi_shapes(config: PiConfig) -> Shapes:
     """Tensor shapes as openpi saves them: the tied table under the head's name, and the expert's unused
     head."""
-    parameters = dict(empty_pi(config, torch.bfloat16).named_parameters())
+    parameters = dict(empty(Pi, config, torch.bfloat16).named_parameters())
     shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters.items()}
     shapes[LM_HEAD] = shapes.pop(EMBED_TOKENS)
     shapes[UNUSED] = (torch.bfloat16, (config.vocab, config.expert.width))
@@ -60,7 +61,7 @@ def pi_shapes(config: PiConfig) -> Shapes:
 
 def openvla_shapes(config: OpenVLAConfig) -> Shapes:
     """Tensor shapes as published, including each tower's unused last block and norm."""
-    parameters = empty_openvla(config, torch.bfloat16).named_parameters()
+    parameters = empty(OpenVLA, config, torch.bfloat16).named_parameters()
     shapes = {name: (p.dtype, tuple(p.shape)) for name, p in parameters}
     for tower, sizes in (("featurizer", config.dino), ("fused_featurizer", config.siglip)):
         root = f"vision_backbone.{tower}."

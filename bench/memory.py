@@ -28,14 +28,15 @@ from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.precision import PRECISIONS
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers import quantized
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.layers.quantized import INT4, INT8
-from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.pi.weights import empty_pi, finished
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import memory
 from vla_accel_ros.planning.sizes import MODELS
@@ -69,7 +70,7 @@ def counted(sizes: Any, precision: str, keep_exact: bool) -> dict[str, Any]:
     pi, g = isinstance(sizes, PiConfig), sizes.prefix
     views = VIEWS if pi else 1
     prompt = min(PROMPT, sizes.max_prompt)
-    model: Any = (empty_pi if pi else empty_openvla)(sizes, BF16)
+    model: Any = empty(Pi if pi else OpenVLA, sizes, BF16)
     parameters = dict(model.named_parameters())
     on_layer = None if keep_exact else dropping(precision, CPU)
     gc.collect()  # the case before

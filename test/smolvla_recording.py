@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.formats import Options
+from vla_accel_ros.models.checkpoints.formats import Contents, Options
 from vla_accel_ros.models.checkpoints.shards import read_table
 from vla_accel_ros.models.smolvla.checkpoint import load_smolvla_model
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -40,9 +40,8 @@ def make_smolvla_config() -> SmolVLAConfig:
 
 def make_smolvla(device: str = "cpu", dtype: torch.dtype = torch.float32) -> SmolVLA:
     """The recorded model."""
-    return load_smolvla_model(
-        read_table(FOLDER), make_smolvla_config(), FOLDER, Options(torch.device(device), dtype)
-    )
+    options = Options(torch.device(device), dtype)
+    return load_smolvla_model(Contents.of(FOLDER), make_smolvla_config(), options)
 
 
 def make_smolvla_folder(folder: Path, **changes: Any) -> Path:

@@ -25,10 +25,10 @@ from training import data, samples, vocabulary
 from training.objective import Objective
 from training.recipe import Recipe, policy_config
 from vla_accel_ros.models.checkpoints.fields import OURS, RECIPE
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.training import USUAL
-from vla_accel_ros.models.pi.weights import empty_pi
 from vla_accel_ros.tools.demo_policy.evaluate import one_thread_each
 
 LOG_EVERY = 50
@@ -121,7 +121,7 @@ def export(
     """Write an ordinary checkpoint folder: model.safetensors (openpi keys, the dtypes of a load in bfloat16),
     config.json, assets/demo/norm_stats.json, tokenizer.json."""
     (folder / "assets" / "demo").mkdir(parents=True, exist_ok=True)
-    stored = empty_pi(config, torch.bfloat16).state_dict()
+    stored = empty(Pi, config, torch.bfloat16).state_dict()
     tensors = {
         name: weight.detach().to("cpu", stored[name].dtype, copy=True, memory_format=torch.contiguous_format)
         for name, weight in weights.items()

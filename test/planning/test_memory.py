@@ -14,14 +14,15 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.dropping import drop, dropping
 from vla_accel_ros.engine.stages.packed_forward import PackedForward
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import GemmaConfig, LlamaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.layers.few_bits import given
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.layers.gemma import Gemma
-from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OPENVLA_7B
-from vla_accel_ros.models.pi.weights import empty_pi, finished
+from vla_accel_ros.models.openvla.model import OpenVLA
+from vla_accel_ros.models.pi.model import Pi
+from vla_accel_ros.models.pi.weights import finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.memory import QUANTISING, Memory, copies, memory, parts
 from vla_accel_ros.planning.networks import weight_parts
@@ -85,7 +86,7 @@ def test_building_never_holds_more_than_the_end_and_a_layer_and_the_plan_says_bo
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("precision", ["exact", "fp8", "nvfp4", "w8a8", "w8a8-int4"])
 def test_loading_never_holds_more_than_the_end_and_a_layer(precision: str, stored: torch.dtype) -> None:
-    exact, model = precision == "exact", empty_pi(SIZES, BF16)
+    exact, model = precision == "exact", empty(Pi, SIZES, BF16)
     parameters = dict(model.named_parameters())
     layer = None if exact else dropping(precision, CPU)
     with LiveBytes() as counted:
@@ -112,7 +113,7 @@ def test_an_openvla_in_four_bits_is_loaded_without_more_than_a_layer_of_exact_we
         OPENVLA_7B, dino=tower, siglip=tower, prefix=llama, vocab=2048, action_vocab=2000, space_token=None
     )
     layer, work = 2 * 1024 * (4 * 1024 + 3 * 2752), Work(views=1, precision="int4")
-    model = empty_openvla(config, BF16)
+    model = empty(OpenVLA, config, BF16)
     parameters = dict(model.named_parameters())
     with LiveBytes() as counted:
         zeros = ((name, torch.zeros((), dtype=BF16).expand(p.shape)) for name, p in parameters.items())

@@ -17,12 +17,12 @@ from vla_accel_ros.engine.stages.dropping import dropping
 from vla_accel_ros.engine.stages.int8 import Int8
 from vla_accel_ros.engine.stages.precision import Small, feeds_fast
 from vla_accel_ros.engine.stages.stages import Stages
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import PI0, PI05, GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.folding import fold_expert, fold_prefix
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.pi.weights import empty_pi, finished
+from vla_accel_ros.models.pi.weights import finished
 from vla_accel_ros.planning.device import load
 from vla_accel_ros.planning.fleet import BUSY, plan_fleet
 from vla_accel_ros.planning.memory import copies, kv_bytes
@@ -102,7 +102,7 @@ def test_the_peak_of_the_allocator_is_within_5_percent_of_the_plan(precision: st
 @pytest.mark.parametrize("precision", ["w8a8", "w8a8-int4"])
 def test_pi05_is_loaded_and_computed_within_6_gb_where_exact_weights_are_given_up(precision: str) -> None:
     device = torch.device("cuda")
-    model = empty_pi(PI05, torch.bfloat16)
+    model = empty(Pi, PI05, torch.bfloat16)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     with holding(device) as held:
         zeros = ((name, torch.zeros(shape, dtype=torch.bfloat16)) for name, shape in shapes.items())

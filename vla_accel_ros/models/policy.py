@@ -120,7 +120,7 @@ class Policy:
     @property
     def kv_dtype(self) -> torch.dtype:
         """Dtype of keys and values."""
-        return self.model.language_model.dtype
+        return self.model.dtype
 
     @property
     def image_size(self) -> int:

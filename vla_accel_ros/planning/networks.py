@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.fastwam.config import FastWAMConfig
 from vla_accel_ros.models.fastwam.model import FastWAM
@@ -15,11 +16,11 @@ from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.mimic_video.model import MimicVideo
-from vla_accel_ros.models.openvla.checkpoint import empty_openvla
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
-from vla_accel_ros.models.openvla_oft.checkpoint import empty as empty_openvla_oft
+from vla_accel_ros.models.openvla.model import OpenVLA
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
-from vla_accel_ros.models.pi.weights import empty_pi
+from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
+from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -28,28 +29,27 @@ from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.models.xvla.model import XVLA
 from vla_accel_ros.planning.work import PlainSizes, Sizes
 
+NETWORKS: dict[type, Any] = {
+    PiConfig: Pi,
+    PiFastConfig: PiFast,
+    SmolVLAConfig: SmolVLA,
+    OpenVLAConfig: OpenVLA,
+    OpenVLAOFTConfig: OpenVLAOFT,
+    GrootConfig: Groot,
+    XVLAConfig: XVLA,
+    FastWAMConfig: FastWAM,
+    MimicVideoConfig: MimicVideo,
+}
+
 
 @lru_cache(4)
 def network(sizes: Sizes) -> Any:
     """Return the family's plain modules on the meta device, as loaded in bfloat16."""
-    if isinstance(sizes, PiConfig):
-        return empty_pi(sizes, torch.bfloat16)
-    if isinstance(sizes, OpenVLAOFTConfig):
-        return empty_openvla_oft(sizes, torch.bfloat16)
-    if isinstance(sizes, OpenVLAConfig):
-        return empty_openvla(sizes, torch.bfloat16)
-    with torch.device("meta"):
-        if isinstance(sizes, PiFastConfig):
-            return PiFast(sizes).set_precision(torch.bfloat16)
-        if isinstance(sizes, GrootConfig):
-            return Groot(sizes).to(torch.bfloat16)
-        if isinstance(sizes, MimicVideoConfig):
-            return MimicVideo(sizes).to(torch.bfloat16)
-        if isinstance(sizes, FastWAMConfig):
-            return FastWAM(sizes).to(torch.bfloat16).requires_grad_(False).fold()
-        if isinstance(sizes, XVLAConfig):
-            return XVLA(sizes).to(torch.bfloat16)
-        return SmolVLA(sizes).set_precision(torch.bfloat16)
+    made = empty(NETWORKS[type(sizes)], sizes, torch.bfloat16)
+    if isinstance(made, FastWAM):
+        with torch.device("meta"):
+            made.requires_grad_(False).fold()
+    return made
 
 
 def weight_parts(sizes: Sizes) -> dict[str, int]:

@@ -97,9 +97,10 @@ def test_a_model_on_meta_draws_no_numbers_and_loads_no_compiler() -> None:
     code = (
         "import sys; from vla_accel_ros.models.config import PI05\n"
         "from vla_accel_ros.models.openvla.config import OPENVLA_7B\n"
-        "from vla_accel_ros.models.pi.weights import empty_pi\n"
-        "from vla_accel_ros.models.openvla.checkpoint import empty_openvla\n"
-        "models = empty_pi(PI05), empty_openvla(OPENVLA_7B)\n"
+        "from vla_accel_ros.models.checkpoints.streaming import empty\n"
+        "from vla_accel_ros.models.pi.model import Pi\n"
+        "from vla_accel_ros.models.openvla.model import OpenVLA\n"
+        "models = empty(Pi, PI05), empty(OpenVLA, OPENVLA_7B)\n"
         "print({p.device.type for m in models for p in m.parameters()}, 'torch._dynamo' in sys.modules)"
     )
     environment = {"PYTHONPATH": f"{ROOT}:{':'.join(filter(None, sys.path))}"}

@@ -18,7 +18,15 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
-from vla_accel_ros.models.checkpoints.shards import INDEX, SINGLE, Stored, check_merged, inside, read_table
+from vla_accel_ros.models.checkpoints.shards import (
+    INDEX,
+    SINGLE,
+    Stored,
+    check_merged,
+    check_table,
+    inside,
+    read_table,
+)
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, read, reading_order
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
@@ -201,6 +209,25 @@ def renamed(
     stored = {names[name]: table[name] for name in order}
     values = ((names[name], value) for name, value in read(table, order))
     return Weights(stored, values, fused or {})
+
+
+def fitting(
+    model: nn.Module,
+    table: Mapping[str, Stored],
+    where: Path,
+    stored: Callable[[str], str] = str,
+    unused: Callable[[str], bool] = lambda name: False,
+) -> dict[str, str]:
+    """Return the parameter that each tensor of `table` becomes.
+
+    stored: the name of a parameter's tensor. unused: whether a tensor without a parameter may be present.
+    where: the folder or file that errors name. Raises one ValueError that lists every difference between the
+    tensors and the model.
+    """
+    parameters = dict(model.named_parameters())
+    shapes = {stored(name): tuple(parameter.shape) for name, parameter in parameters.items()}
+    check_table(table, shapes, unused, where)
+    return {stored(name): name for name in parameters}
 
 
 def filled(

@@ -69,13 +69,14 @@ class LowRank(NamedTuple):
 @dataclass(frozen=True)
 class Stored:
     """Where a tensor is stored, with its header entry. dtype: safetensors' name for it. part: None for a
-    whole tensor. added: what is added when it is read."""
+    whole tensor. added: what is added when it is read. transposed: whether the file has columns as rows."""
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
     part: Part | None = None
     added: LowRank | None = None
+    transposed: bool = False
 
     @property
     def bytes(self) -> int:
@@ -132,6 +133,14 @@ def read_table(folder: Path) -> dict[str, Stored]:
     }
 
 
+def named(table: Mapping[str, Stored], name: Callable[[str], str]) -> dict[str, Stored]:
+    """Return the entries of a table by the names that `name` makes of those in their files."""
+    return {
+        name(stored_name): replace(stored, part=stored.part or Part(stored_name, 0))
+        for stored_name, stored in table.items()
+    }
+
+
 def inside(folder: Path, file: Path) -> Path:
     """Return `file` if it resolves to a path inside `folder`, or inside the blobs of the Hugging Face cache
     that the folder is a snapshot of. Raises ValueError if a link leads elsewhere."""
@@ -149,6 +158,8 @@ def value_of(opened: Any, name: str, stored: Stored, rows: slice = slice(None)) 
     if stored.added is not None:
         value = stored.added.added(value_of(opened, name, replace(stored, added=None), rows), rows)
         return value.to(TORCH[stored.dtype])
+    if stored.transposed:
+        return value_of(opened, name, replace(stored, transposed=False, shape=stored.shape[::-1])).t()[rows]
     if stored.part is None:
         return opened.get_tensor(name) if rows == slice(None) else opened.get_slice(name)[rows]
     if not stored.shape:

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vla_accel_ros.models.checkpoints.shards import Stored, open_weights, value_of
+from vla_accel_ros.models.network import Network
+
+_N = TypeVar("_N", bound=Network)
+_Sizes = TypeVar("_Sizes")
 
 Progress = Callable[[int, int], None]
 """Called after every tensor with (bytes read so far, bytes in all)."""
@@ -52,6 +56,12 @@ def on_meta() -> Iterator[None]:
     numbers on `meta` would make torch load its compiler."""
     with torch.device("meta"), _Uninitialised():
         yield
+
+
+def empty(network: Callable[[_Sizes], _N], sizes: _Sizes, dtype: torch.dtype = torch.float32) -> _N:
+    """Return a network of these sizes on `meta`, its parameters in the dtypes of this precision."""
+    with on_meta():
+        return network(sizes).set_precision(dtype)
 
 
 def read(table: Mapping[str, Stored], names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -22,15 +22,15 @@ from torch import Tensor
 from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
 from vla_accel_ros.models.checkpoints.shards import (
-    Part,
     Stored,
     check_merged,
     check_table,
     inside,
+    named,
     read_headers,
     read_table,
 )
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.checkpoints.streaming import empty, fill, read
 from vla_accel_ros.models.fastwam import authors
 from vla_accel_ros.models.fastwam.config import FASTWAM, LEROBOT, LIBERO, FastWAMConfig
 from vla_accel_ros.models.fastwam.model import FastWAM
@@ -113,21 +113,13 @@ def read_weights(contents: Contents) -> dict[str, Stored]:
     """Return every tensor by our name for it."""
     file, parts = authors.weight_file(contents), Parts.of(contents)
     table = dict(contents.table if file is None else read_headers(file))
-    named = {EARLIER.sub(r"mot.layers.\2.blocks.\1.", n.removeprefix(ROOT)): s for n, s in _named(table)}
-    if parts.vae is not None and not any(name.startswith(VAE) for name in named):
-        named |= {VAE + n: s for n, s in _named(read_headers(inside(parts.vae, parts.vae / VAE_FILE)))}
-    if parts.text is not None and not any(name.startswith(TEXT) for name in named):
-        named |= {TEXT + n: s for n, s in _named(read_table(parts.text))}
-    embedding = named.pop(EMBEDDING, None)
-    if embedding is not None:
-        named.setdefault(SHARED, embedding)
-    return named
-
-
-def _named(table: Mapping[str, Stored]) -> Iterator[tuple[str, Stored]]:
-    """The entries, each with its name in the file, so that it may be called otherwise."""
-    for name, stored in table.items():
-        yield name, stored if stored.part is not None else replace(stored, part=Part(name, 0))
+    ours = named(table, lambda name: EARLIER.sub(r"mot.layers.\2.blocks.\1.", name.removeprefix(ROOT)))
+    if parts.vae is not None and not any(name.startswith(VAE) for name in ours):
+        ours |= named(read_headers(inside(parts.vae, parts.vae / VAE_FILE)), lambda name: VAE + name)
+    if parts.text is not None and not any(name.startswith(TEXT) for name in ours):
+        ours |= named(read_table(parts.text), lambda name: TEXT + name)
+    embedding = ours.pop(EMBEDDING, None)
+    return ours if embedding is None else {SHARED: embedding, **ours}
 
 
 def read_config(contents: Contents) -> FastWAMConfig:
@@ -226,8 +218,7 @@ def load_model(contents: Contents, config: FastWAMConfig, options: Options) -> F
     """Return a model of these sizes with the folder's weights. Raises ValueError naming every parameter that
     holds a number that is not finite."""
     table, where = read_weights(contents), str(contents.weights)
-    with on_meta():
-        model = FastWAM(config).to(options.dtype)
+    model = empty(FastWAM, config, options.dtype)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
 
     def values() -> Iterator[tuple[str, Tensor]]:
@@ -242,8 +233,7 @@ def load_model(contents: Contents, config: FastWAMConfig, options: Options) -> F
 
 def check(table: Mapping[str, Stored], config: FastWAMConfig, where: Path) -> list[str]:
     """Return the names of the tensors that are used. Raises one ValueError that lists every difference."""
-    with on_meta():
-        model = FastWAM(config)
+    model = empty(FastWAM, config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     shapes |= {name: stored_shape(name, shape) for name, shape in shapes.items() if name.startswith(VAE)}
     unused = re.compile(UNUSED.replace("LAST", str(config.depth - 1)))

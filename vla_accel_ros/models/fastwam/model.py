@@ -23,6 +23,7 @@ from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import at_least_float32
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
 from vla_accel_ros.models.layers.wan_vae import VAE
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.text.t5 import T5Encoder
 
 PERIOD = 10_000.0
@@ -187,7 +188,7 @@ class Mixture(nn.Module):
         return [getattr(layer.blocks, name) for layer in self.layers]
 
 
-class FastWAM(nn.Module):
+class FastWAM(Network):
     """A Fast-WAM network of the given sizes, randomly initialised. Call `fold` before it is run."""
 
     frame_table: Tensor
@@ -226,16 +227,6 @@ class FastWAM(nn.Module):
             self.register_buffer(name, table, persistent=False)
         self.vae.fold()
         return self
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.vae.quant_conv.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters."""
-        return self.vae.quant_conv.weight.dtype
 
     def texts(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of a prompt int64 [T] in every layer: of the video [2, depth - 1, rows,

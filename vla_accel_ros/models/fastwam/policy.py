@@ -87,11 +87,6 @@ class FastWAMPolicy(Policy):
         return self.model.config
 
     @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of keys and values."""
-        return self.model.dtype
-
-    @property
     def image_size(self) -> int:
         """Height of the network's picture."""
         return self.config.image_height

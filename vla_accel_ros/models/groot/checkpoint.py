@@ -9,7 +9,6 @@ statistics are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,14 +23,15 @@ from vla_accel_ros.models.checkpoints.formats import (
     Weights,
     action_size,
     filled,
+    fitting,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.shards import check_merged
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.groot.assets import MODEL_TYPES, Assets, is_lerobots, read_assets
-from vla_accel_ros.models.groot.config import KINDS, N1_7, GrootConfig
+from vla_accel_ros.models.groot.config import KINDS, N1_5, N1_7, GrootConfig
 from vla_accel_ros.models.groot.embodiment import Settings, read_settings
-from vla_accel_ros.models.groot.model import ROOTS, Groot, stored_names
+from vla_accel_ros.models.groot.model import ROOTS, Groot
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.prompt import check_tokenizer
 from vla_accel_ros.models.groot.sizes import infer_groot
@@ -61,38 +61,33 @@ def load(contents: Contents, options: Options) -> GrootPolicy:
     mask = options.actions(relative, width, str(folder))
 
     def read_weights() -> Groot:
-        stored = check_groot(contents.table, config, assets.root, contents.weights)
-        with on_meta():
-            network = Groot(config).to(options.dtype)
-        names = {source: name for name, source in stored.items()}
-        return filled(network, contents.table, names, contents.weights, options)
+        names = names_of(contents, config, assets)
+        return filled(empty(Groot, config, options.dtype), contents.table, names, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     identity = Normalizer.identity()
     return GrootPolicy(model, tokenizer, identity, identity, mask, conventions=CONVENTIONS, settings=settings)
 
 
-def check_groot(table: Mapping[str, Stored], config: GrootConfig, root: str, where: Path) -> dict[str, str]:
-    """Return our names -> the table's. Raises one ValueError that lists every difference between the tensors
-    and the model."""
-    with on_meta():
-        parameters = dict(Groot(config).named_parameters())
-    names = stored_names(list(parameters), config.kind, root)
-    head, embedding = (root + ROOTS[config.kind][part] for part in ("lm_head.", "language_model."))
-    tied = {f"{head}weight", f"{embedding}embed_tokens.weight"}
-    if names["language_model.embed_tokens.weight"] not in table and f"{head}weight" in table:
-        names["language_model.embed_tokens.weight"] = f"{head}weight"
-    shapes = {names[name]: tuple(parameter.shape) for name, parameter in parameters.items()}
-    pooling, layers = root + ROOTS[config.kind]["visual."] + "head.", f"{embedding}layers."
-    final = f"{embedding}norm.weight" if config.kind == N1_7 else ""
+def names_of(contents: Contents, config: GrootConfig, assets: Assets) -> dict[str, str]:
+    """See formats.fitting."""
+    table, roots = contents.table, {ours: assets.root + root for ours, root in ROOTS[config.kind].items()}
+    head, layers = f"{roots['lm_head.']}weight", f"{roots['language_model.']}layers."
+    embedding, norm = (f"{roots['language_model.']}{name}.weight" for name in ("embed_tokens", "norm"))
+    other = {embedding: head} if embedding not in table and head in table else {}
+
+    def stored(name: str) -> str:
+        part = name[: name.index(".") + 1]
+        source = roots.get(part, assets.root + part) + name[len(part) :]
+        return other.get(source, source)
 
     def unused(name: str) -> bool:
         number = name.removeprefix(layers).split(".")[0] if name.startswith(layers) else ""
         cut = number.isdecimal() and int(number) >= config.text.depth
-        return cut or name in tied or name == final or (config.kind != N1_7 and name.startswith(pooling))
+        pooling = config.kind == N1_5 and name.startswith(f"{roots['visual.']}head.")
+        return cut or pooling or name in (head, embedding) or (config.kind == N1_7 and name == norm)
 
-    check_table(table, shapes, unused, where)
-    return names
+    return fitting(empty(Groot, config), table, contents.weights, stored, unused)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -104,7 +99,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         settings = read_settings(contents, assets, statistics, normalize=False)
     config = _config(contents, assets, settings)
     missing.read(_tokenizer, assets, config, folder)
-    missing.read(check_groot, contents.table, config, assets.root, contents.weights)
+    missing.read(names_of, contents, config, assets)
     units = settings.units
     notes = [f"embodiment '{settings.tag}', number {settings.number} of {config.embodiments}"]
     if units.steps is not None and units.steps < config.horizon:
@@ -145,8 +140,8 @@ def _groups(units: Units) -> tuple[Group, ...]:
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with the folder's own names."""
     _, assets, _, config = _read(contents, None, False)
-    names = check_groot(contents.table, config, assets.root, contents.weights)
-    return renamed(contents.table, {name: name for name in names.values()})
+    names = names_of(contents, config, assets)
+    return renamed(contents.table, {name: name for name in names})
 
 
 def _read(

@@ -24,6 +24,7 @@ from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.qwen import Qwen
 from vla_accel_ros.models.layers.qwen_vision import Tower
 from vla_accel_ros.models.layers.vision import SigLIP, joined
+from vla_accel_ros.models.network import Network
 
 ROOTS: Mapping[str, Mapping[str, str]] = {
     N1_7: {
@@ -53,7 +54,7 @@ class Prompt(NamedTuple):
     image: Tensor
 
 
-class Groot(nn.Module):
+class Groot(Network):
     """A GR00T network of the given sizes, randomly initialised."""
 
     def __init__(self, config: GrootConfig) -> None:
@@ -75,16 +76,6 @@ class Groot(nn.Module):
             text, config.vocab, config.theta, config.sections, normed=config.kind == N1_5
         )
         self.action_head = ActionHead(config)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights."""
-        return self.action_head.vlln.weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.action_head.vlln.weight.device
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images float [N, 3, H, W] in [-1, 1], of one size -> image tokens [N, t, W], and the features of
@@ -199,14 +190,3 @@ class Groot(nn.Module):
         assert image is not None, "the blocks read image and text tokens by turns"
         text = ~image if kv_mask is None else ~image & kv_mask
         return text, image if kv_mask is None else image & kv_mask
-
-
-def stored_names(names: list[str], kind: str, root: str = "") -> dict[str, str]:
-    """Our parameters' names -> those of a file. root: before all of them."""
-    roots = ROOTS[kind]
-
-    def stored(name: str) -> str:
-        part = name[: name.index(".") + 1]
-        return root + roots.get(part, part) + name[len(part) :]
-
-    return {name: stored(name) for name in names}

@@ -58,11 +58,6 @@ class GrootPolicy(Policy):
         return torch.tensor([self.settings.number])
 
     @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of keys and values."""
-        return self.model.dtype
-
-    @property
     def pixel_rule(self) -> PixelRule:
         """How a level becomes the network's number."""
         return PIXELS

@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, filled, renamed
-from vla_accel_ros.models.checkpoints.shards import Part, Stored, check_table, inside, read_headers
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    filled,
+    fitting,
+    renamed,
+)
+from vla_accel_ros.models.checkpoints.shards import Stored, inside, named, read_headers
 from vla_accel_ros.models.checkpoints.shards import read_table as read_safetensors
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
 from vla_accel_ros.models.json_file import read_json
@@ -75,9 +82,7 @@ def read_table(contents: Contents) -> dict[str, Stored]:
     missing, table = Missing(), dict[str, Stored]()
 
     def add(root: str, tensors: Mapping[str, Stored]) -> None:
-        for name, stored in tensors.items():
-            part = stored.part or Part(name, 0)
-            table[root + name.removeprefix(NET)] = replace(stored, part=part)
+        table.update(named(tensors, lambda name: root + name.removeprefix(NET)))
 
     for root, (name, suffix) in FILES.items():
         file = missing.read(_file, contents.folder, name, suffix)
@@ -169,29 +174,28 @@ def _stack(shapes: Shapes, root: str) -> DiTConfig:
     )
 
 
-def check(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) -> MimicVideo:
-    """Return a model of these sizes on `meta`. Raises one ValueError that lists every difference."""
-    with on_meta():
-        model = MimicVideo(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+def names_of(table: Mapping[str, Stored], config: MimicVideoConfig, where: Path) -> dict[str, str]:
+    """See formats.fitting."""
     idle = [f"{VIDEO}blocks.{number}." for number in range(config.blocks, config.video.depth)]
     if not config.settings.stop_after_step:
         idle.append(f"{VIDEO}final_layer.")
-    check_table(table, shapes, lambda name: bool(UNUSED.match(name)) or name.startswith((*idle,)), where)
-    return model
+
+    def unused(name: str) -> bool:
+        return bool(UNUSED.match(name)) or name.startswith((*idle,))
+
+    return fitting(empty(MimicVideo, config), table, where, unused=unused)
 
 
 def load(contents: Contents, options: Options) -> MimicVideoPolicy:
     """See checkpoint.load_policy. All parameters have the same dtype."""
     folder, table = contents.folder, read_table(contents)
     config, _ = read_config(contents, table)
-    model, tokenizer, units, missing = _read(folder, table, config, options.statistics, options.normalize)
+    names, tokenizer, units, missing = _read(folder, table, config, options.statistics, options.normalize)
     if missing:
         raise ValueError(" ".join(missing))
     mask = options.actions(None, config.action_dim, str(folder))
-    names = {name: name for name, _ in model.named_parameters()}
-    empty = model.to(options.dtype)
-    network = options.network(config, str(folder), lambda: filled(empty, table, names, folder, options))
+    model = empty(MimicVideo, config, options.dtype)
+    network = options.network(config, str(folder), lambda: filled(model, table, names, folder, options))
     return MimicVideoPolicy(network, tokenizer, units.state, units.actions, mask, clamp=units.clamp)
 
 
@@ -220,19 +224,18 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 def _read(
     folder: Path, table: Mapping[str, Stored], config: MimicVideoConfig, name: str | None, normalize: bool
 ) -> tuple[Any, Any, Units, list[str]]:
-    """An empty model, the tokenizer, the units, and a sentence for each of them that cannot be read."""
+    """The parameter of each tensor, the tokenizer, the units, and a sentence for each that cannot be read."""
     missing, sizes = Missing(), (config.state_dim, config.action_dim)
     units = missing.read(read_units, folder, name, *sizes, default=UNKNOWN) if normalize else UNKNOWN
     tokenizer = missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
-    return missing.read(check, table, config, folder), tokenizer, units, missing.sentences
+    return missing.read(names_of, table, config, folder), tokenizer, units, missing.sentences
 
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights."""
     table = read_table(contents)
     config, _ = read_config(contents, table)
-    model = check(table, config, contents.folder)
-    return renamed(table, {name: name for name, _ in model.named_parameters()})
+    return renamed(table, names_of(table, config, contents.folder))
 
 
 FORMAT = Format("mimic-video", holds, describe, load, weights, asks=True)

@@ -32,6 +32,7 @@ from vla_accel_ros.models.mimic_video.blocks import (
 from vla_accel_ros.models.mimic_video.config import MimicVideoConfig
 from vla_accel_ros.models.mimic_video.vae import VAE
 from vla_accel_ros.models.mimic_video.video import VideoNetwork
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.text.t5 import T5Encoder
 
 SHORTEST, LONGEST = 4e-3, 4.0
@@ -109,7 +110,7 @@ class Decoder(nn.Module):
         return Time(self.t_embedding_norm(z), pair.get_submodule("A")(z))
 
 
-class MimicVideo(nn.Module):
+class MimicVideo(Network):
     """A mimic-video network of the given sizes, randomly initialised."""
 
     def __init__(self, config: MimicVideoConfig) -> None:

@@ -56,16 +56,6 @@ class MimicVideoPolicy(Policy):
         return self.model.config
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.decoder.pos_embedding.device
-
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of what a frame leaves."""
-        return self.model.decoder.pos_embedding.dtype
-
-    @property
     def image_size(self) -> int:
         """Height of the network's images."""
         return self.config.settings.height

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import (
@@ -21,11 +21,12 @@ from vla_accel_ros.models.checkpoints.formats import (
     Options,
     Weights,
     filled,
+    fitting,
     read_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table, inside
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, inside
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA, is_unused
@@ -59,33 +60,22 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
     tokenizer = load_tokenizer(folder, config.vocab)
     stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
     mask = options.actions(None, stats.size, str(folder))
-    model = options.network(
-        config, str(folder), lambda: load_openvla_model(contents.table, config, contents.weights, options)
-    )
+    table, where = contents.table, contents.weights
+    model = options.network(config, str(folder), lambda: load_openvla_model(table, config, where, options))
     return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
 
 
-def empty_openvla(config: OpenVLAConfig, dtype: torch.dtype = torch.float32) -> OpenVLA:
-    """Return a model of these sizes on `meta`."""
-    with on_meta():
-        return OpenVLA(config).to(dtype)
-
-
-def check_openvla(table: Mapping[str, Stored], config: OpenVLAConfig, where: Path) -> None:
-    """Raise one ValueError that lists every difference between the tensors and the model."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in empty_openvla(config).named_parameters()}
-    check_table(table, shapes, lambda name: is_unused(name, config), where)
+def openvla_names(model: Any, table: Mapping[str, Stored], where: Path) -> dict[str, str]:
+    """See formats.fitting; also of an OpenVLA-OFT."""
+    return fitting(model, table, where, unused=lambda name: is_unused(name, model.config))
 
 
 def load_openvla_model(
     table: Mapping[str, Stored], config: OpenVLAConfig, where: Path, options: Options
 ) -> OpenVLA:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    check_openvla(table, config, where)
-    model = empty_openvla(config, options.dtype)
-    names = {name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options, fused_parts(model))
+    """Return a model of these sizes with the weights of `table`, see formats.filled."""
+    model = empty(OpenVLA, config, options.dtype)
+    return filled(model, table, openvla_names(model, table, where), where, options, fused_parts(model))
 
 
 def read_openvla_config(contents: Contents) -> OpenVLAConfig:
@@ -110,7 +100,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     stats = missing.read(read_action_stats, folder, statistics)
     missing.read(read_pixel_norm, folder)
     missing.read(load_tokenizer, folder, config.vocab)
-    missing.read(lambda: check_openvla(contents.table, config, contents.weights))
+    missing.read(lambda: openvla_names(empty(OpenVLA, config), contents.table, contents.weights))
     notes = ["the data set defines what an action means: in most, the hand's displacement, and the gripper"]
     for index in () if stats is None else np.flatnonzero(~stats.mask):
         low, high = stats.range()[:, index]
@@ -132,10 +122,9 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with the published names."""
-    config = read_openvla_config(contents)
-    check_openvla(contents.table, config, contents.weights)
-    model = empty_openvla(config)
-    return renamed(contents.table, {name: name for name, _ in model.named_parameters()}, fused_parts(model))
+    model = empty(OpenVLA, read_openvla_config(contents))
+    names = openvla_names(model, contents.table, contents.weights)
+    return renamed(contents.table, names, fused_parts(model))
 
 
 FORMAT = Format("OpenVLA", holds, describe, load, weights)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.vit import Blocks, Tower
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 
 TOWERS = {"featurizer": "dino", "fused_featurizer": "siglip"}
@@ -57,7 +58,7 @@ class LanguageModel(nn.Module):
         self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False)
 
 
-class OpenVLA(nn.Module):
+class OpenVLA(Network):
     """An OpenVLA network of the given sizes, randomly initialised."""
 
     def __init__(self, config: OpenVLAConfig) -> None:
@@ -66,11 +67,6 @@ class OpenVLA(nn.Module):
         self.vision_backbone = VisionBackbone(config)
         self.projector = Projector(config.features, config.prefix.width)
         self.language_model = LanguageModel(config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.language_model.lm_head.weight.device
 
     @property
     def stack(self) -> Llama:
@@ -152,8 +148,11 @@ class OpenVLA(nn.Module):
 
 
 def is_unused(name: str, config: OpenVLAConfig) -> bool:
-    """Return whether no path reads a published tensor: a tower's last block, norm or pooling."""
+    """Return whether no path reads a published tensor that is no parameter: the language head, or a tower's
+    last block, norm or pooling."""
     parts = name.split(".")
+    if name == "language_model.lm_head.weight":
+        return True
     if parts[0] != "vision_backbone" or len(parts) < 3 or parts[1] not in TOWERS:
         return False
     last = getattr(config, TOWERS[parts[1]]).depth - 1

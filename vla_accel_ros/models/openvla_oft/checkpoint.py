@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
@@ -27,11 +26,11 @@ from vla_accel_ros.models.checkpoints.formats import (
     read_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import LowRank, Part, Stored, check_table, inside, read_headers
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.shards import LowRank, Stored, inside, named, read_headers
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.inferred import Shapes
 from vla_accel_ros.models.layers.fused import fused_parts
-from vla_accel_ros.models.openvla.model import is_unused
+from vla_accel_ros.models.openvla.checkpoint import openvla_names
 from vla_accel_ros.models.openvla.sizes import DINO, check_settings, infer_openvla
 from vla_accel_ros.models.openvla.stats import chosen_statistics, read_pixel_norm, statistics_names
 from vla_accel_ros.models.openvla_oft.config import PLATFORMS, QUANTILES, OpenVLAOFTConfig
@@ -73,10 +72,7 @@ def read_table(contents: Contents) -> dict[str, Stored]:
             names = [file.name for file in files]
             raise ValueError(f"{folder} has {names}; keep the one of the weights' step.")
         for file in files:
-            tensors = {
-                name.removeprefix(PARALLEL): replace(stored, part=Part(name, 0))
-                for name, stored in read_headers(inside(folder, file)).items()
-            }
+            tensors = named(read_headers(inside(folder, file)), lambda name: name.removeprefix(PARALLEL))
             if part == TOWERS:
                 table = {name: stored for name, stored in table.items() if not name.startswith(TOWERS)}
                 table |= _merged(tensors)
@@ -87,7 +83,7 @@ def read_table(contents: Contents) -> dict[str, Stored]:
 
 def _merged(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """The towers' tensors by OpenVLA's names, with their adapters. Factors that fit nothing stay, so that
-    `check` lists them."""
+    `openvla_names` lists them."""
     table = dict(tensors)
     for name, stored in tensors.items():
         module, _, leaf = name.rpartition(".base_layer.")
@@ -150,21 +146,6 @@ def _infer(shapes: Shapes, data: Mapping[str, Any], word: str) -> OpenVLAOFTConf
     )
 
 
-def empty(config: OpenVLAOFTConfig, dtype: torch.dtype = torch.float32) -> OpenVLAOFT:
-    """Return a model of these sizes on `meta`."""
-    with on_meta():
-        return OpenVLAOFT(config).to(dtype)
-
-
-def check(table: Mapping[str, Stored], config: OpenVLAOFTConfig, where: Path) -> OpenVLAOFT:
-    """Return such an empty model. Raises one ValueError that lists every difference."""
-    model = empty(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    unused = "language_model.lm_head.weight"
-    check_table(table, shapes, lambda name: name == unused or is_unused(name, config), where)
-    return model
-
-
 def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
     """See checkpoint.load_policy. All parameters have the same dtype, as in the reference."""
     folder, (config, _) = contents.folder, read_config(contents, options.statistics)
@@ -174,8 +155,8 @@ def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
 
     def read_weights() -> OpenVLAOFT:
         table, where = read_table(contents), contents.weights
-        network = check(table, config, where).to(options.dtype)
-        names = {name: name for name, _ in network.named_parameters()}
+        network = empty(OpenVLAOFT, config, options.dtype)
+        names = openvla_names(network, table, where)
         return filled(network, table, names, where, options, fused_parts(network))
 
     model = options.network(config, str(folder), read_weights)
@@ -211,7 +192,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     bounds = missing.read(read_bounds, folder, config, statistics)
     missing.read(read_pixel_norm, folder)
     missing.read(load_tokenizer, folder, config.vocab)
-    missing.read(lambda: check(table, config, contents.weights))
+    missing.read(lambda: openvla_names(empty(OpenVLAOFT, config), table, contents.weights))
     actions, states = bounds or (None, None)
     hand = config.bounds == QUANTILES
     return Description(
@@ -242,9 +223,8 @@ def _range(bounds: Bounds | None) -> np.ndarray:
 def weights(contents: Contents) -> Weights:
     """See formats.Weights."""
     config, _ = read_config(contents)
-    table = read_table(contents)
-    model = check(table, config, contents.weights)
-    return renamed(table, {name: name for name, _ in model.named_parameters()}, fused_parts(model))
+    table, model = read_table(contents), empty(OpenVLAOFT, config)
+    return renamed(table, openvla_names(model, table, contents.weights), fused_parts(model))
 
 
 FORMAT = Format("OpenVLA-OFT", holds, describe, load, weights, asks=True)

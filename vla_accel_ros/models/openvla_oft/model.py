@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.vit import Tower
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.openvla.model import Projector, VisionBackbone
 from vla_accel_ros.models.openvla_oft.config import OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.stack import hidden_states
@@ -89,7 +90,7 @@ class ProprioProjector(nn.Module):
         return self.fc2(F.gelu(self.fc1(state)))
 
 
-class OpenVLAOFT(nn.Module):
+class OpenVLAOFT(Network):
     """An OpenVLA-OFT network of the given sizes, randomly initialised."""
 
     def __init__(self, config: OpenVLAOFTConfig) -> None:
@@ -110,16 +111,6 @@ class OpenVLAOFT(nn.Module):
     def towers(self) -> tuple[Tower, Tower]:
         """DINOv2 and SigLIP."""
         return self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.language_model.model.embed_tokens.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of its parameters."""
-        return self.language_model.model.dtype
 
     def film(self, words: Tensor) -> list[Tensor]:
         """prompt int64 [t] -> for each tower [blocks, 2, width]: by what its blocks scale and shift, from the

@@ -26,6 +26,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.shards import Stored
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.infer_config import infer_config
@@ -40,7 +41,7 @@ from vla_accel_ros.models.pi.training import (
     parse_training,
     read_training,
 )
-from vla_accel_ros.models.pi.weights import ROOT, empty_pi, load_pi_model, pi_shapes, pi_sources
+from vla_accel_ros.models.pi.weights import ROOT, load_pi_model, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import IDENTITIES, OPENPI, Conventions
 from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
@@ -219,7 +220,7 @@ def pi_weights(contents: Contents, config: PiConfig, conventions: Conventions) -
     """Return the weights of a safetensors folder under openpi's names."""
     sources = pi_sources(contents.table, config, contents.weights)
     names = {source: name for name, source in sources.items()}
-    return renamed(contents.table, names, fused_parts(empty_pi(config)))
+    return renamed(contents.table, names, fused_parts(empty(Pi, config)))
 
 
 FORMAT = Format("openpi", holds, describe, load, weights, asks=True)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
 from vla_accel_ros.models.layers.vision import Embeddings, SigLIP
+from vla_accel_ros.models.network import Network
 
 __all__ = ["KV", "Pi", "Worded", "time_embedding"]
 
@@ -101,7 +102,7 @@ class PaliGemmaWithExpert(nn.Module):
         self.gemma_expert = GemmaExpert(config)
 
 
-class Worded(nn.Module):
+class Worded(Network):
     """The half that pi0, pi0.5 and pi0-FAST share: images and words become a prefix, which text continues.
 
     paligemma: the module with `model` and `lm_head`. first: position of the first token.
@@ -117,9 +118,9 @@ class Worded(nn.Module):
         return outer.paligemma
 
     @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.embed_table.device
+    def dtype(self) -> torch.dtype:
+        """Of the prefix stack."""
+        return self.language_model.dtype
 
     @property
     def language_model(self) -> Gemma:

@@ -23,7 +23,7 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.json_file import check_pointer, read_json
 from vla_accel_ros.models.layers.fused import fused_parts
@@ -36,7 +36,7 @@ from vla_accel_ros.models.pi.checkpoint import (
 )
 from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.pi.weights import empty_pi, finished, pi_sources
+from vla_accel_ros.models.pi.weights import finished, pi_sources
 from vla_accel_ros.models.policy import Policy
 
 PARAMS, METADATA = "params", "_METADATA"
@@ -155,7 +155,7 @@ def load(contents: Contents, options: Options) -> Policy:
 def load_orbax_model(arrays: list[Array], config: PiConfig, folder: Path, options: Options) -> Pi:
     """As weights.load_pi_model."""
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
-    model = empty_pi(config, options.dtype)
+    model = empty(Pi, config, options.dtype)
     total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
     fill(model, array_values(arrays), options.device, total, where, options.progress, fused_parts(model))
     return finished(model)
@@ -175,7 +175,7 @@ def weights(contents: Contents) -> Weights:
     stored = stored_parameters(arrays, contents.folder)
     config = read_config(contents, arrays)
     pi_sources(stored, config, contents.folder / PARAMS)
-    return Weights(stored, array_values(arrays), fused_parts(empty_pi(config)))
+    return Weights(stored, array_values(arrays), fused_parts(empty(Pi, config)))
 
 
 def array_values(arrays: list[Array]) -> Iterator[tuple[str, Tensor]]:

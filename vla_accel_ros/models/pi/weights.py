@@ -13,11 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-import torch
-
 from vla_accel_ros.models.checkpoints.formats import Options, filled
 from vla_accel_ros.models.checkpoints.shards import Stored, check_table
-from vla_accel_ros.models.checkpoints.streaming import on_meta, same
+from vla_accel_ros.models.checkpoints.streaming import empty, same
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.model import Pi
@@ -40,16 +38,10 @@ def pi_shapes(table: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix(lead): stored.shape for name, stored in table.items()}
 
 
-def empty_pi(config: PiConfig, dtype: torch.dtype = torch.float32) -> Pi:
-    """Return a model of these sizes on `meta`, its parameters in openpi's dtypes."""
-    with on_meta():
-        return Pi(config).set_precision(dtype)
-
-
 @lru_cache(maxsize=8)
 def parameter_shapes(config: PiConfig) -> Mapping[str, tuple[int, ...]]:
     """Return the shape of every parameter; one with two names is listed under both."""
-    parameters = empty_pi(config).named_parameters(remove_duplicate=False)
+    parameters = empty(Pi, config).named_parameters(remove_duplicate=False)
     return MappingProxyType({name: tuple(parameter.shape) for name, parameter in parameters})
 
 
@@ -77,7 +69,7 @@ def load_pi_model(table: Mapping[str, Stored], config: PiConfig, where: Path, op
     """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
     listing every tensor that does not fit."""
     names = {source: name for name, source in pi_sources(table, config, where).items()}
-    model = empty_pi(config, options.dtype)
+    model = empty(Pi, config, options.dtype)
     return finished(filled(model, table, names, where, options, fused_parts(model)))
 
 

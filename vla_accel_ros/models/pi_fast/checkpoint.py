@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
@@ -22,11 +21,12 @@ from vla_accel_ros.models.checkpoints.formats import (
     Weights,
     action_size,
     filled,
+    fitting,
     read_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.shards import check_merged
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
 from vla_accel_ros.models.layers.fused import fused_parts
@@ -72,11 +72,8 @@ def load(contents: Contents, options: Options) -> PiFastPolicy:
     folder, config = contents.folder, read_pi_fast_config(contents)
 
     def read_weights() -> PiFast:
-        table, where = contents.table, contents.weights
-        check_pi_fast(table, config, where)
-        network = empty_pi_fast(config).set_precision(options.dtype)
-        names = {ROOT + name: name for name, _ in network.named_parameters()}
-        return filled(network, table, names, where, options, fused_parts(network))
+        network, names = empty(PiFast, config, options.dtype), _names(contents, config)
+        return filled(network, contents.table, names, contents.weights, options, fused_parts(network))
 
     if config.openpi:
         return openpi_policy(contents, config, options, read_weights)
@@ -170,40 +167,31 @@ def _channels(data: Mapping[str, Any]) -> int:
     return whole({"shape": shape[0]}, "output_features.action.shape")
 
 
-def empty_pi_fast(config: PiFastConfig) -> PiFast:
-    """Return a model of these sizes on `meta`."""
-    with on_meta():
-        return PiFast(config)
-
-
-def check_pi_fast(table: Mapping[str, Stored], config: PiFastConfig, where: Path) -> None:
-    """Raise one ValueError that lists every difference between the tensors and the model."""
-    model = empty_pi_fast(config)
-    shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    check_table(table, shapes, lambda name: False, where)
+def _names(contents: Contents, config: PiFastConfig) -> dict[str, str]:
+    """See formats.fitting."""
+    return fitting(empty(PiFast, config), contents.table, contents.weights, lambda name: ROOT + name)
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
     """See models.checkpoints.description."""
     folder, config, missing = contents.folder, read_pi_fast_config(contents), Missing()
     if config.openpi:
-        missing.read(lambda: check_pi_fast(contents.table, config, contents.weights))
+        missing.read(_names, contents, config)
         return describe_openpi(contents, config, statistics, "openpi's pi0-FAST, converted", missing)
     arguments = folder, config, STEPS, statistics
     state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
     relative = missing.read(read_relative, folder, config.action_dim, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(load_fast, contents)
-    missing.read(lambda: check_pi_fast(contents.table, config, contents.weights))
+    missing.read(_names, contents, config)
     notes = [f"acts by up to {config.max_action_tokens} tokens of FAST, {config.horizon} actions of them"]
     return lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
 
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with lerobot's names."""
-    config = read_pi_fast_config(contents)
-    check_pi_fast(contents.table, config, contents.weights)
-    return renamed(contents.table, {name: name for name in contents.table})
+    names = _names(contents, read_pi_fast_config(contents))
+    return renamed(contents.table, {name: name for name in names})
 
 
 FORMAT = Format("pi0-FAST", holds, describe, load, weights)

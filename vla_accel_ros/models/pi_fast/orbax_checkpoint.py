@@ -11,8 +11,8 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import check_fields
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights
-from vla_accel_ros.models.checkpoints.streaming import fill
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, fitting
+from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import IMAGE_NAMES
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import FIELDS, known_training
@@ -26,13 +26,7 @@ from vla_accel_ros.models.pi.orbax_checkpoint import (
     read_arrays,
     stored_parameters,
 )
-from vla_accel_ros.models.pi_fast.checkpoint import (
-    ROOT,
-    check_pi_fast,
-    describe_openpi,
-    empty_pi_fast,
-    openpi_policy,
-)
+from vla_accel_ros.models.pi_fast.checkpoint import ROOT, describe_openpi, openpi_policy
 from vla_accel_ros.models.pi_fast.config import PI0_FAST, PiFastConfig
 from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
@@ -78,11 +72,10 @@ def load(contents: Contents, options: Options) -> PiFastPolicy:
     config = read_config(contents, arrays)
 
     def read_weights() -> PiFast:
-        where, names = contents.folder / PARAMS, fused_parts(empty_pi_fast(config))
-        check_pi_fast(_stored(contents, arrays), config, where)
-        model = empty_pi_fast(config).set_precision(options.dtype)
-        total = sum(array.bytes for array in arrays)
-        fill(model, array_values(arrays), options.device, total, str(where), options.progress, names)
+        _names(contents, arrays, config)
+        model, where = empty(PiFast, config, options.dtype), str(contents.folder / PARAMS)
+        total, fused = sum(array.bytes for array in arrays), fused_parts(model)
+        fill(model, array_values(arrays), options.device, total, where, options.progress, fused)
         return model.requires_grad_(False).eval()
 
     return openpi_policy(contents, config, options, read_weights)
@@ -93,22 +86,27 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     arrays, missing = read_arrays(contents.folder), Missing()
     config = read_config(contents, arrays)
     expanded = replace(contents, tensors=_stored(contents, arrays))
-    missing.read(lambda: check_pi_fast(expanded.tensors, config, contents.folder / PARAMS))
+    missing.read(_names, contents, arrays, config)
     return describe_openpi(expanded, config, statistics, "openpi, JAX (Orbax)", missing)
 
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with the names of safetensors folders."""
     arrays = read_arrays(contents.folder)
-    config, stored = read_config(contents, arrays), _stored(contents, arrays)
-    check_pi_fast(stored, config, contents.folder / PARAMS)
+    _names(contents, arrays, read_config(contents, arrays))
     values = ((ROOT + name, value) for name, value in array_values(arrays))
-    return Weights(stored, values)
+    return Weights(_stored(contents, arrays), values)
 
 
 def _stored(contents: Contents, arrays: list[Array]) -> dict[str, Any]:
     parameters = stored_parameters(arrays, contents.folder)
     return {ROOT + name: stored for name, stored in parameters.items()}
+
+
+def _names(contents: Contents, arrays: list[Array], config: PiFastConfig) -> dict[str, str]:
+    """See formats.fitting."""
+    model, table = empty(PiFast, config), _stored(contents, arrays)
+    return fitting(model, table, contents.folder / PARAMS, lambda name: ROOT + name)
 
 
 FORMAT = Format("openpi, JAX pi0-FAST", holds, describe, load, weights, asks=True)

@@ -8,9 +8,6 @@ lerobot does not save it but downloads it from the hub: then copy it from the la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -20,12 +17,13 @@ from vla_accel_ros.models.checkpoints.formats import (
     action_size,
     delay_notes,
     filled,
+    fitting,
     read_sizes,
     renamed,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
-from vla_accel_ros.models.checkpoints.streaming import on_meta
+from vla_accel_ros.models.checkpoints.shards import check_merged
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import check_since_0_4, read_prompted_normalizers
@@ -52,9 +50,7 @@ def load(contents: Contents, options: Options) -> SmolVLAPolicy:
     width = action_size(actions.size, config.action_dim, folder)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
-    model = options.network(
-        config, str(folder), lambda: load_smolvla_model(contents.table, config, contents.weights, options)
-    )
+    model = options.network(config, str(folder), lambda: load_smolvla_model(contents, config, options))
     return SmolVLAPolicy(model, tokenizer, state, actions, mask, trained_delay=delay, conventions=LEROBOT)
 
 
@@ -67,24 +63,16 @@ def _tokenizer(contents: Contents, config: SmolVLAConfig) -> Tokenizer:
     return load_tokenizer(contents.folder, config.vocab)
 
 
-def load_smolvla_model(
-    table: Mapping[str, Stored], config: SmolVLAConfig, where: Path, options: Options
-) -> SmolVLA:
-    """Return a model of these sizes with the weights of `table`, see formats.filled. Raises ValueError
-    listing every tensor that does not fit."""
-    check_smolvla(table, config, where)
-    with on_meta():
-        model = SmolVLA(config).set_precision(options.dtype)
-    names = {ROOT + name: name for name, _ in model.named_parameters()}
-    return filled(model, table, names, where, options)
+def load_smolvla_model(contents: Contents, config: SmolVLAConfig, options: Options) -> SmolVLA:
+    """Return a model of these sizes with the folder's weights, see formats.filled."""
+    model, names = empty(SmolVLA, config, options.dtype), _names(contents, config)
+    return filled(model, contents.table, names, contents.weights, options)
 
 
-def check_smolvla(table: Mapping[str, Stored], config: SmolVLAConfig, where: Path) -> None:
-    """Raise one ValueError that lists every difference between the tensors and the model."""
-    with on_meta():
-        model = SmolVLA(config)
-    shapes = {ROOT + name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    check_table(table, shapes, lambda name: name == ROOT + UNUSED, where)
+def _names(contents: Contents, config: SmolVLAConfig) -> dict[str, str]:
+    """See formats.fitting."""
+    model, table, unused = empty(SmolVLA, config), contents.table, ROOT + UNUSED
+    return fitting(model, table, contents.weights, lambda n: ROOT + n, lambda name: name == unused)
 
 
 def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
@@ -101,7 +89,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     arguments = folder, config, (), statistics
     state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
     missing.read(_tokenizer, contents, config)
-    missing.read(lambda: check_smolvla(contents.table, config, contents.weights))
+    missing.read(_names, contents, config)
     notes = ["it cannot write text: the layers for that were removed"]
     notes += delay_notes(contents, config.horizon, missing)
     return lerobot_description(contents, config, state, actions, missing, notes, statistics)
@@ -109,9 +97,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with lerobot's names."""
-    config = read_smolvla_config(contents)
-    check_smolvla(contents.table, config, contents.weights)
-    return renamed(contents.table, {name: name for name in contents.table if name != ROOT + UNUSED})
+    names = _names(contents, read_smolvla_config(contents))
+    return renamed(contents.table, {name: name for name in names})
 
 
 FORMAT = Format("SmolVLA", holds, describe, load, weights)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.vision import SigLIP, joined
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.pi.model import time_embedding
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.stack import Stack, rotary_tables
@@ -73,7 +74,7 @@ class VLMWithExpert(nn.Module):
         self.lm_expert = Stack(config.expert, cross)
 
 
-class SmolVLA(nn.Module):
+class SmolVLA(Network):
     """A SmolVLA network of the given sizes, randomly initialised."""
 
     def __init__(self, config: SmolVLAConfig) -> None:
@@ -86,11 +87,6 @@ class SmolVLA(nn.Module):
         self.action_out_proj = nn.Linear(width, config.action_dim)
         self.action_time_mlp_in = nn.Linear(2 * width, width)
         self.action_time_mlp_out = nn.Linear(width, width)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.state_proj.weight.device
 
     @property
     def language_model(self) -> Stack:

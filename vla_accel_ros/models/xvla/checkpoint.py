@@ -9,12 +9,10 @@ is in the processors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
 from vla_accel_ros.models.checkpoints.formats import (
@@ -23,15 +21,17 @@ from vla_accel_ros.models.checkpoints.formats import (
     Options,
     Weights,
     delay_notes,
+    filled,
+    fitting,
     read_sizes,
+    renamed,
     trained_delay,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, check_table
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read, reading_order
-from vla_accel_ros.models.json_file import read_json
+from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, named
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.pi.lerobot_checkpoint import action_width, lerobot_description
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
-from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers
+from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers, read_steps
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.models.xvla.grippers import REAL
@@ -77,31 +77,23 @@ def holds(contents: Contents) -> bool:
     return is_xvla or ROOT + "transformer.soft_prompt_hub.weight" in contents.tensors
 
 
-def native(table: Mapping[str, Stored]) -> dict[str, str]:
-    """Return the stored name of each parameter, by its name in our network; without what no path reads."""
-    names = dict[str, str]()
-    for stored in table:
-        name = stored.removeprefix(ROOT)
-        for pattern, replacement in MICROSOFTS:
-            name = re.sub(pattern, replacement, name)
-        if not UNUSED.match(name):
-            names[name] = stored
-    shared = names.pop(SHARED, None)
-    if shared is not None:
-        names.setdefault(EMBEDDING, shared)
-    return names
+def read_table(contents: Contents) -> dict[str, Stored]:
+    """Return every tensor by its name in our network, without what no path reads."""
+    table = {
+        name: stored for name, stored in named(contents.table, _native).items() if not UNUSED.match(name)
+    }
+    if ROOT + "vlm.image_projection" in contents.table:  # Microsoft's
+        stored = table[PROJECTION]
+        table[PROJECTION] = replace(stored, shape=stored.shape[::-1], transposed=True)
+    shared = table.pop(SHARED, None)
+    return table if shared is None else {EMBEDDING: shared, **table}
 
 
-def _shaped(table: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The table by our names; Microsoft's image projection has its shape there."""
-    shaped = {name: table[stored] for name, stored in native(table).items()}
-    if _transposes(table):
-        shaped[PROJECTION] = replace(shaped[PROJECTION], shape=shaped[PROJECTION].shape[::-1])
-    return shaped
-
-
-def _transposes(table: Mapping[str, Stored]) -> bool:
-    return ROOT + "vlm.image_projection" in table
+def _native(stored: str) -> str:
+    name = stored.removeprefix(ROOT)
+    for pattern, replacement in MICROSOFTS:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def load(contents: Contents, options: Options) -> XVLAPolicy:
@@ -116,14 +108,9 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     delay = trained_delay(contents, config.horizon)
 
     def read_weights() -> XVLA:
-        table, where = contents.table, str(contents.weights)
-        check_xvla(table, config, contents.weights)
-        with on_meta():
-            network = XVLA(config).to(options.dtype)
-        total = sum(stored.bytes for stored in _shaped(table).values())
-        told = options.progress, None, options.layer_loaded
-        fill(network, _values(table), options.device, total, where, *told)
-        return network.requires_grad_(False).eval()
+        table, network = read_table(contents), empty(XVLA, config, options.dtype)
+        names = fitting(network, table, contents.weights)
+        return filled(network, table, names, contents.weights, options)
 
     model = options.network(config, str(folder), read_weights)
     return XVLAPolicy(
@@ -133,12 +120,9 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
 
 def read_domain(folder: Path, config: XVLAConfig) -> int:
     """Return the number of the kind of robot. Raises ValueError if the processors have none."""
-    data: Any = read_json(folder / BEFORE) if (folder / BEFORE).is_file() else {}
-    steps = data.get("steps") if isinstance(data, dict) else None
-    for step in steps if isinstance(steps, list) else []:
-        if isinstance(step, dict) and step.get("registry_name") == "xvla_add_domain_id":
-            settings = step.get("config")
-            domain = settings.get("domain_id") if isinstance(settings, dict) else None
+    for step in read_steps(folder / BEFORE):
+        if step.name == "xvla_add_domain_id":
+            domain = step.config.get("domain_id")
             if not isinstance(domain, int) or isinstance(domain, bool) or not 0 <= domain < config.domains:
                 raise ValueError(
                     f"{folder / BEFORE}, xvla_add_domain_id.domain_id is {domain!r}; it must be one from "
@@ -151,29 +135,13 @@ def read_domain(folder: Path, config: XVLAConfig) -> int:
     )
 
 
-def _values(table: Mapping[str, Stored]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each parameter of ours with its value."""
-    ours = {stored: name for name, stored in native(table).items()}
-    for stored, value in read(table, ours):
-        turns = ours[stored] == PROJECTION and _transposes(table)
-        yield ours[stored], value.t().contiguous() if turns else value
-
-
-def check_xvla(table: Mapping[str, Stored], config: XVLAConfig, where: Path) -> None:
-    """Raise one ValueError that lists every difference between the tensors and the model."""
-    with on_meta():
-        model = XVLA(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    check_table(_shaped(table), shapes, lambda name: False, where)
-
-
 def read_xvla_config(contents: Contents) -> XVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown."""
     check_merged(contents.folder, contents.tensors)
 
     def infer(_: object, data: Mapping[str, Any]) -> XVLAConfig:
-        return infer_xvla({name: stored.shape for name, stored in _shaped(contents.table).items()}, data)
+        return infer_xvla({name: stored.shape for name, stored in read_table(contents).items()}, data)
 
     return read_sizes(contents, XVLAConfig.from_json, infer, check_settings)
 
@@ -183,7 +151,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     folder, config, missing = contents.folder, read_xvla_config(contents), Missing()
     state, actions = missing.read(read_lerobot_normalizers, folder, STEPS, statistics, default=IDENTITIES)
     missing.read(load_tokenizer, folder, config.text.vocab)
-    missing.read(lambda: check_xvla(contents.table, config, contents.weights))
+    missing.read(lambda: fitting(empty(XVLA, config), read_table(contents), contents.weights))
     domain = missing.read(read_domain, folder, config, default=None)
     notes = [f"acts as domain {domain} of {config.domains}, with actions {config.action_mode}"]
     notes += delay_notes(contents, config.horizon, missing)
@@ -193,13 +161,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 def weights(contents: Contents) -> Weights:
     """See formats.Weights; with lerobot's present names."""
-    config = read_xvla_config(contents)
-    check_xvla(contents.table, config, contents.weights)
-    shaped, ours = _shaped(contents.table), native(contents.table)
-    order = reading_order(contents.table, ours.values())
-    names = {stored: name for name, stored in ours.items()}
-    stored = {ROOT + names[name]: shaped[names[name]] for name in order}
-    return Weights(stored, ((ROOT + name, value) for name, value in _values(contents.table)))
+    table, model = read_table(contents), empty(XVLA, read_xvla_config(contents))
+    return renamed(table, {name: ROOT + name for name in fitting(model, table, contents.weights)})
 
 
 FORMAT = Format("X-VLA", holds, describe, load, weights)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 from vla_accel_ros.models.layers.vision import MLP
+from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.xvla.config import BartConfig, XVLAConfig
 from vla_accel_ros.models.xvla.davit import DaViT
 
@@ -235,18 +236,13 @@ class Transformer(nn.Module):
         return self.action_decoder(hidden, domain).to(x.dtype)
 
 
-class XVLA(nn.Module):
+class XVLA(Network):
     """An X-VLA network of the given sizes, randomly initialised."""
 
     def __init__(self, config: XVLAConfig) -> None:
         super().__init__()
         self.config = config
         self.vlm, self.transformer = VLM(config), Transformer(config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.transformer.pos_emb.device
 
     def encode(self, images: Tensor) -> Tensor:
         """images float [N, 3, S, S], normalised -> image tokens [N, n, W]."""

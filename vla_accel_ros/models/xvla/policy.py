@@ -70,11 +70,6 @@ class XVLAPolicy(Policy):
         return self.model.config
 
     @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of what the prefix leaves."""
-        return self.model.transformer.pos_emb.dtype
-
-    @property
     def image_size(self) -> int:
         """S, side of the network's square input."""
         return self.config.image_size
