@@ -35,19 +35,20 @@ from vla_accel_ros.models.groot.embodiment import Settings
 from vla_accel_ros.models.groot.model import Groot
 from vla_accel_ros.models.groot.pixels import Geometry
 from vla_accel_ros.models.groot.policy import GrootPolicy
-from vla_accel_ros.models.groot.units import Range, Units
+from vla_accel_ros.models.groot.units import Units
 from vla_accel_ros.models.mimic_video.config import MIMIC_VIDEO, DiTConfig, MimicVideoConfig
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
 from vla_accel_ros.models.openvla.policy import PixelNorm
 from vla_accel_ros.models.openvla_oft.config import OPENVLA_OFT_LIBERO, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
-from vla_accel_ros.models.openvla_oft.policy import Bounds, OpenVLAOFTPolicy
+from vla_accel_ros.models.openvla_oft.policy import OpenVLAOFTPolicy, unit_range
 from vla_accel_ros.models.pi_fast.config import PI0_FAST, PiFastConfig
 from vla_accel_ros.models.pi_fast.model import PiFast
 from vla_accel_ros.models.pi_fast.policy import PiFastPolicy
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import LEROBOT, Normalizer
+from vla_accel_ros.models.processing.ranges import Range
 from vla_accel_ros.models.text.tokenizer import load_qwen_tokenizer
 from vla_accel_ros.models.xvla.config import XVLA
 from vla_accel_ros.tools.bench.subjects import random_network
@@ -167,7 +168,7 @@ def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if isinstance(config, OpenVLAOFTConfig):
         oft = random_network(lambda: OpenVLAOFT(config), device).to(dtype)
         sizes = len(mask), config.state_dim
-        actions, states = (Bounds(-np.ones(size), np.ones(size), np.ones(size, bool)) for size in sizes)
+        actions, states = (unit_range(-np.ones(size), np.ones(size), np.ones(size, bool)) for size in sizes)
         return OpenVLAOFTPolicy(oft, word_tokenizer(), actions, states, PixelNorm(), mask)
     if isinstance(config, PiFastConfig):
         fast = random_network(lambda: PiFast(config), device).set_precision(dtype)
@@ -182,7 +183,7 @@ def policy_of(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
     if not isinstance(config, GrootConfig):
         return random_policy(config, device, dtype)
     model = random_network(lambda: Groot(config), device).to(dtype)
-    none = Range(np.zeros(0, np.float32), np.zeros(0, np.float32), clips=False)
+    none = Range(np.zeros(0, np.float32), np.zeros(0, np.float32))
     nothing = Units(none, none)
     names = config.image_names
     settings = Settings("arm", 3, ("arm",), names, names, len(names), nothing, GEOMETRY[config.kind], True)

@@ -15,9 +15,16 @@ import numpy as np
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, renamed
-from vla_accel_ros.models.checkpoints.shards import check_table
-from vla_accel_ros.models.checkpoints.streaming import fill, on_meta, read
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    filled,
+    fitting,
+    renamed,
+)
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
@@ -68,22 +75,13 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 def names(contents: Contents) -> dict[str, str]:
     """The file's name of each tensor -> ours. Every name, shape and dtype is compared before a weight is
     read."""
-    with on_meta():  # shapes without memory
-        parameters = dict(Pi(config(contents)).named_parameters())
-    shapes = {f"tiny.{name}": tuple(parameter.shape) for name, parameter in parameters.items()}
-    check_table(contents.table, shapes, lambda name: False, contents.weights)
-    return {f"tiny.{name}": name for name in parameters}
+    model = empty(Pi, config(contents))  # shapes without memory
+    return fitting(model, contents.table, contents.weights, lambda name: f"tiny.{name}")
 
 
 def network(contents: Contents, options: Options) -> Pi:
     """The model on its device, filled tensor by tensor: the host never holds all weights at once."""
-    ours = names(contents)
-    with on_meta():
-        model = Pi(config(contents))
-    weights = ((ours[name], tensor) for name, tensor in read(contents.table, ours))
-    size = sum(contents.table[name].bytes for name in ours)
-    fill(model, weights, options.device, size, str(contents.folder), options.progress)
-    return model.requires_grad_(False).eval()
+    return filled(empty(Pi, config(contents)), contents.table, names(contents), contents.weights, options)
 
 
 def load(contents: Contents, options: Options) -> Tiny:

@@ -35,7 +35,8 @@ from vla_accel_ros.models.openvla_oft.checkpoint import HEAD, PARALLEL, PROPRIO
 from vla_accel_ros.models.openvla_oft.config import RANGE, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.openvla_oft.pictures import prepared
-from vla_accel_ros.models.openvla_oft.policy import Bounds
+from vla_accel_ros.models.openvla_oft.policy import unit_range
+from vla_accel_ros.models.processing.ranges import Range
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 from vla_accel_ros.sim.tasks import tasks
 from vla_accel_ros.tools.demo_policy.evaluate import one_thread_each
@@ -130,7 +131,8 @@ class Objective(nn.Module):
         """[B, T, W] -> actions [B, H, A], normalised, as OpenVLAOFT.chunk gives one sample's."""
         config = self.model.config
         rows = config.horizon * config.action_dim
-        return self.model.action_head(hidden[:, -rows - 2 : -2].unflatten(1, (config.horizon, -1)).flatten(2))
+        read = hidden[:, -rows - 2 : -2].unflatten(1, (config.horizon, -1)).flatten(2)
+        return self.model.action_head.model(read)
 
 
 def initialise(model: OpenVLAOFT) -> None:
@@ -149,15 +151,15 @@ def prepare(image: np.ndarray, size: int) -> np.ndarray:
     return prepared([torch.from_numpy(image)], size)[0].permute(1, 2, 0).byte().numpy()
 
 
-def bounds_of(values: np.ndarray) -> Bounds:
+def bounds_of(values: np.ndarray) -> Range:
     """Least and greatest of values [..., D], a little apart where a number never changes."""
     flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    return Bounds(flat.min(0) - 1e-3, flat.max(0) + 1e-3, np.ones(flat.shape[1], np.bool_))
+    return unit_range(flat.min(0) - 1e-3, flat.max(0) + 1e-3, np.ones(flat.shape[1], np.bool_))
 
 
 def encoded(
     arrays: Arrays, folder: Path, config: OpenVLAOFTConfig, delta_mask: np.ndarray, device: torch.device
-) -> tuple[list[Samples], dict[str, Bounds]]:
+) -> tuple[list[Samples], dict[str, Range]]:
     """Return the samples on the device, one group for each length of prompt, and the bounds of what was
     normalised, by the names in `dataset_statistics.json`."""
     chunks = relative(arrays, delta_mask)[:, : config.horizon]
@@ -211,7 +213,7 @@ def fit(objective: nn.Module, groups: list[Samples], recipe: Recipe) -> list[dic
     return log
 
 
-def export(folder: Path, model: OpenVLAOFT, bounds: dict[str, Bounds], recipe: Recipe) -> None:
+def export(folder: Path, model: OpenVLAOFT, bounds: dict[str, Range], recipe: Recipe) -> None:
     """Write a folder in the family's published layout, in bfloat16, beside the `tokenizer.json` that is
     there: weights, head, projector of the state, sizes, statistics."""
     weights = {

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
+from vla_accel_ros.models.network_policy import HostInputs
 from vla_accel_ros.models.pi.model import Pi
-from vla_accel_ros.models.policy import HostInputs, Policy
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Observation
 
 TIMES = 3

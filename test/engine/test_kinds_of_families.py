@@ -19,7 +19,8 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
-from vla_accel_ros.models.policy import HostInputs, Policy, PolicyInputs, Upload
+from vla_accel_ros.models.network_policy import HostInputs, PolicyInputs, Upload
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.types import Observation
 
 STEPS = 3

@@ -18,7 +18,7 @@ from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.groot.model import Prompt
 from vla_accel_ros.models.groot.policy import GrootPolicy
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.network_policy import PolicyInputs
 from vla_accel_ros.types import Observation
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.flow.sampling import flow_times
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.network_policy import PolicyInputs
 from vla_accel_ros.types import Observation
 
 

@@ -59,7 +59,8 @@ class OpenVLAOracle:
     @property
     def stats(self) -> ActionStats:
         """The recorded statistics."""
-        return ActionStats(*(self[key].cpu().numpy() for key in ("q01", "q99", "mask")))
+        low, high, mask = (self[key].cpu().numpy() for key in ("q01", "q99", "mask"))
+        return ActionStats(low, high, mask)
 
     @property
     def action_tokens(self) -> ActionTokens:

@@ -11,7 +11,8 @@ from builders import CAMERAS, JOINTS, make_observation, make_policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vla_accel_ros.models.policy import Policy, state_origin
+from vla_accel_ros.models.network_policy import state_origin
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import Normalizer
 
 PI0, PI05 = make_policy("pi0"), make_policy("pi05")

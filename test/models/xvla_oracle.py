@@ -15,7 +15,7 @@ from oracle import DTYPES, FOLDER, Recording, read_folder_arrays, recorded
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
-from vla_accel_ros.models.policy import PolicyInputs
+from vla_accel_ros.models.network_policy import PolicyInputs
 from vla_accel_ros.models.xvla.policy import XVLAPolicy
 from vla_accel_ros.types import Observation
 

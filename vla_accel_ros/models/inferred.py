@@ -86,6 +86,14 @@ def stack(kind: type[Stack], shapes: Shapes, root: str, head_dim: int, **known: 
     )
 
 
+def number(data: Mapping[str, Any], field: str, default: float | None = None) -> float:
+    """Return the number under the last part of `field`. Raises ValueError naming the field if it is none."""
+    value = data.get(field.rpartition(".")[2], default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{field} is {value!r}; it must be a number.")
+    return float(value)
+
+
 def whole(data: Mapping[str, Any], field: str, default: int | None = None, least: int = 1) -> int:
     """Return the whole number under the last part of `field`. Raises ValueError naming the field if it is
     none, or less than `least`."""

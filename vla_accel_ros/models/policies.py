@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.micro_requests import DENOISE, Chain, MicroRequest
-from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload
+from vla_accel_ros.models.network_policy import HostInputs, PolicyInputs, Upload
 from vla_accel_ros.models.processing.pixels import PixelRule
 from vla_accel_ros.models.text.decoding import Continues
 from vla_accel_ros.models.text.tokenizer import Tokenizer

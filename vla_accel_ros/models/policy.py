@@ -8,8 +8,8 @@ sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.gemma import KV
-from vla_accel_ros.models.micro_requests import PIXELS, STATE, WORDS, Chain
+from vla_accel_ros.models.network_policy import HostInputs, NetworkPolicy, PolicyInputs
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
@@ -28,47 +28,11 @@ from vla_accel_ros.models.text.tokenizer import Tokenizer
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.types import Observation
 
-Upload = Callable[[np.ndarray], Tensor]
 PROMPT_STATES = ("own", "padded", "none")
 
 
 @dataclass(frozen=True)
-class HostInputs:
-    """The checked inputs of one observation on the host.
-
-    images: uint8 [H, W, 3] each, of any sizes, for the cameras present, in prefix order. image_names: their
-    names. tokens: ids of the prompt without padding. more: see PolicyInputs.
-    """
-
-    images: tuple[np.ndarray, ...]
-    image_names: tuple[str, ...]
-    tokens: list[int]
-    more: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PolicyInputs:
-    """The network's inputs for one observation, on the policy's device.
-
-    images: float32 [V, 3, S, S] in [-1, 1], for the cameras present, in prefix order. image_names: their V
-    names. tokens: int64 [T], the prompt without padding. state: float32 [S], normalised and zero-padded.
-    more: what else the policy's chain declares as inputs, by name.
-    """
-
-    images: Tensor
-    image_names: tuple[str, ...]
-    tokens: Tensor
-    state: Tensor
-    more: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """The inputs by the names of models.micro_requests."""
-        return {PIXELS: self.images, WORDS: self.tokens, STATE: self.state, **self.more}
-
-
-@dataclass(frozen=True)
-class Policy:
+class Policy(NetworkPolicy):
     """The network and its pre- and post-processing.
 
     delta_mask: bool [D], True where an action is relative to the observation's state; D joints.
@@ -108,21 +72,6 @@ class Policy:
         return self.model.config
 
     @property
-    def chain(self) -> Chain:
-        """Its micro-requests."""
-        return self.config.chain
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of keys and values."""
-        return self.model.dtype
-
-    @property
     def image_size(self) -> int:
         """S, side of the network's square input."""
         return self.config.vision.image_size
@@ -136,27 +85,6 @@ class Policy:
     def time_rule(self) -> str:
         """The trainer's rule for the time of a flow step, see models.flow.sampling."""
         return self.conventions.time_rule
-
-    @property
-    def joints(self) -> int:
-        """D, the number of joints that an action commands."""
-        return len(self.delta_mask)
-
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Return the network's inputs for an observation.
-
-        upload: copies an image, uint8 [H, W, 3], to the device, where it is resized; None uses a plain copy.
-        Raises ValueError naming the field if a camera is unknown or misshapen, no camera is there, the state
-        has the wrong size or is not finite, or the prompt is longer than max_prompt.
-        """
-        host = self.host_inputs(observation)
-        return PolicyInputs(
-            images=self.resized(list(map(upload or self._copied, host.images))),
-            image_names=host.image_names,
-            tokens=torch.tensor(host.tokens, device=self.device),
-            state=self.normalized_state(observation.state).to(self.device),
-            more={name: value.to(self.device) for name, value in host.more.items()},
-        )
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
         """Return the images uint8 [H, W, 3] of the cameras present, in prefix order. Raises ValueError as
@@ -199,10 +127,6 @@ class Policy:
     def denoise(self, x: Tensor, t: Tensor, kv: KV, state: Tensor | None = None) -> Tensor:
         """See PiConfig.chain."""
         return self.model.velocity(x, t, state, kv)
-
-    def words(self, instruction: str, state: np.ndarray) -> Tensor:
-        """Return `prompt` as int64 [t] on the device."""
-        return torch.tensor(self.prompt(instruction, state), device=self.device)
 
     def join(self, images: Tensor, words: Tensor) -> Tensor:
         """Return the prefix [1, T, W] from image tokens [n, W] and ids int64 [t]."""
@@ -262,12 +186,6 @@ class Policy:
         raw[:, : self.joints] = self.action_normalizer.normalize(self.action_normalizer.as_trained(relative))
         return torch.from_numpy(raw)
 
-    def _copied(self, image: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(image)).to(self.device)
-
-    def _origin(self, state: np.ndarray) -> np.ndarray:
-        return state_origin(self.delta_mask, state)
-
     def _cameras(self, observation: Observation) -> tuple[str, ...]:
         image_names, images = self.config.image_names, observation.images
         names = tuple(name for name in image_names if name in images)
@@ -301,19 +219,3 @@ class Policy:
             raise ValueError(
                 f"observation.state has shape {list(state.shape)}; the policy takes 1 to {state_dim} values."
             )
-
-
-def state_origin(delta_mask: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return float64 [D]: the state where an action is relative to it, 0 elsewhere. Raises ValueError if the
-    state has too few values."""
-    joints = len(delta_mask)
-    if len(state) < joints:
-        relative = np.flatnonzero(delta_mask)
-        if len(relative) and relative[-1] >= len(state):
-            raise ValueError(
-                f"delta_mask makes action {relative[-1]} relative, but the state has {len(state)} values."
-            )
-        state = np.pad(state, (0, joints - len(state)))
-    origin = np.zeros(joints)
-    np.copyto(origin, state[:joints], where=delta_mask)
-    return origin

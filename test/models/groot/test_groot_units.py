@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.models.groot.units import Range, Relative, Units, rotation
+from vla_accel_ros.models.groot.units import Relative, Units, rotation
+from vla_accel_ros.models.processing.ranges import Range
 
 
 def numbers(*values: float) -> np.ndarray:
@@ -39,10 +40,10 @@ def test_a_number_that_did_not_move_is_zero_and_comes_back_where_it_was() -> Non
 
 def test_numbers_beyond_the_range_are_cut_only_where_training_did() -> None:
     ends = numbers(0), numbers(2)
-    assert Range(*ends, clips=True).normalize(numbers(3)).tolist() == [1.0]
-    assert Range(*ends, clips=False).normalize(numbers(3)).tolist() == [2.0]
-    assert Range(*ends, clips=True).unnormalize(numbers(2)[None]).tolist() == [[2.0]]
-    assert Range(*ends, clips=False).unnormalize(numbers(2)[None]).tolist() == [[3.0]]
+    cut, whole = Range(*ends, clips=True), Range(*ends)
+    assert (cut.normalize(numbers(3)).tolist(), whole.normalize(numbers(3)).tolist()) == ([1.0], [2.0])
+    chunks = [Units(actions, actions).to_robot(numbers(2)[None], numbers(0)) for actions in (cut, whole)]
+    assert [chunk.tolist() for chunk in chunks] == [[[2.0]], [[3.0]]]
 
 
 def test_every_step_of_a_chunk_has_a_range_of_its_own_and_later_ones_are_cut() -> None:

@@ -31,8 +31,8 @@ from vla_accel_ros.engine.request import Request, Status, Waits, failing_alone
 from vla_accel_ros.engine.robots import Embodiment, Robots
 from vla_accel_ros.engine.stages.memory.upload import on_host
 from vla_accel_ros.engine.stages.prefill.towers import Towers
+from vla_accel_ros.models.network_policy import PolicyInputs
 from vla_accel_ros.models.policies import AnyPolicy, WordedPolicy
-from vla_accel_ros.models.policy import PolicyInputs
 from vla_accel_ros.timeline import TIMELINE, flow
 from vla_accel_ros.types import Observation
 

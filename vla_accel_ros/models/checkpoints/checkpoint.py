@@ -19,7 +19,6 @@ from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
 from vla_accel_ros.models.checkpoints.shards import ADAPTERS, INDEX, PICKLED, SINGLE, check_merged
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
-from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 
@@ -133,11 +132,8 @@ def find_format(contents: Contents) -> Format:
     if it was given settings of a training that it does not ask for."""
     for family in formats():
         if family.holds(contents):
-            if contents.trained_as and not family.asks:
-                raise ValueError(
-                    f"{contents.folder} ({family.name}) has the settings of its training in its own files; "
-                    f"give no {TRAINED_AS} ({contents.trained_as!r})."
-                )
+            if not family.asks:
+                contents.check_unanswered(family.name)
             return family
     check_merged(contents.folder, contents.tensors)
     added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]

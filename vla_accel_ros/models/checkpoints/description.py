@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.shards import Stored
-from vla_accel_ros.models.processing.conventions import STILL, Normalizer
+from vla_accel_ros.models.processing.conventions import STILL
 
 NOTHING = np.zeros((2, 0))
 
@@ -119,14 +119,6 @@ class Missing:
             if str(error) not in self.sentences:
                 self.sentences.append(str(error))
             return default
-
-
-def trained_range(normalizer: Normalizer) -> np.ndarray:
-    """Return float64 [2, D]: the quantiles that are mapped to -1 and 1, or the mean -+ 2 standard
-    deviations."""
-    reach = 1.0 if normalizer.offset else 2.0
-    ends = np.repeat([[-reach], [reach]], normalizer.size, axis=1)
-    return normalizer.unnormalize(ends).astype(np.float64)
 
 
 def unpadded(trained: np.ndarray) -> int:

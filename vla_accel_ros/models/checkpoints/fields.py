@@ -61,3 +61,10 @@ def check_fields(
             f"{where}no public version of this file has {', '.join(unknown)}, which may change the actions; "
             "remove it from the file if the policy was trained without it."
         )
+
+
+def part(data: Any, path: str, default: Any = None) -> Any:
+    """Return the value at a path of fields such as `text_config.rms_norm_eps`, or the default."""
+    for field in path.split("."):
+        data = data.get(field) if isinstance(data, Mapping) else None
+    return default if data is None else data

@@ -28,6 +28,7 @@ from vla_accel_ros.models.checkpoints.shards import (
     read_table,
 )
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress, fill, read, reading_order
+from vla_accel_ros.models.config import TRAINED_AS
 from vla_accel_ros.models.flow.committed import FIELD
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.policies import AnyPolicy
@@ -87,6 +88,15 @@ class Contents:
         """The model kind in our own sizes; empty without them."""
         ours = self.config.get(OURS)
         return str(ours.get("kind", "")) if isinstance(ours, dict) else ""
+
+    def check_unanswered(self, program: str = "") -> None:
+        """Raise ValueError if the user gives settings of a training, which the folder has itself. program:
+        which wrote it."""
+        if self.trained_as:
+            raise ValueError(
+                f"{self.folder}{program and f' ({program})'} has the settings of its training in its own "
+                f"files; give no {TRAINED_AS} ({self.trained_as!r})."
+            )
 
     def whole(self, name: str, default: int | None = None) -> int:
         """Return a count from config.json. Raises ValueError if it is not a whole number from 1."""
@@ -188,15 +198,22 @@ def read_sizes(
     """Return our sizes from config.json, read by `own`, or else inferred by `infer` from the tensor shapes
     and config.json. check: of the other fields of config.json, as `infer` does it. Raises ValueError naming
     the file."""
-    ours, where = contents.config.get(OURS), str(contents.folder / "config.json")
+    ours = contents.config.get(OURS)
     try:
         if ours is None:
             return infer({name: stored.shape for name, stored in contents.table.items()}, contents.config)
         check(contents.config)
-        where += f", field {OURS}"
-        return own(ours)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
+    return own_sizes(contents, own)
+
+
+def own_sizes(contents: Contents, own: Callable[[Any], _Sizes]) -> _Sizes:
+    """Return our sizes, which config.json has, read by `own`. Raises ValueError naming the field."""
+    try:
+        return own(contents.config[OURS])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
 
 
 def renamed(

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.fields import part
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.checkpoints.shards import inside
 from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
 from vla_accel_ros.models.fastwam.config import LIBERO, ROBOTWIN, ExpertConfig, FastWAMConfig
-from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
+from vla_accel_ros.models.inferred import Shapes, axes, depth, heads, tensors_of
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.processing.norm_stats import check_ordered, finite_numbers
 
 STATISTICS = "dataset_stats.json"
 CAMERAS = {LIBERO: ("image", "wrist_image"), ROBOTWIN: ("cam_high", "cam_left_wrist", "cam_right_wrist")}
@@ -60,32 +61,27 @@ def read_answer(contents: Contents) -> tuple[str, dict[str, int]]:
     return name, numbers
 
 
+@tensors_of("a file that Fast-WAM's training saved")
 def infer(shapes: Shapes, contents: Contents, text: T5Config, vae: VAEConfig) -> FastWAMConfig:
     """Return the sizes of the checkpoint with these tensors, by our names. Raises ValueError if a tensor is
     missing, or nobody says what it was trained for."""
     name, numbers = read_answer(contents)
-    try:
-        wide = axes(shapes, KEYS, 2)[0]
-        _, action_dim = axes(shapes, "mot.mixtures.action.action_encoder.weight", 2)
-        proprio = shapes.get("proprio_encoder.weight")
-        settings: dict[str, Any] = {"picture": name, "image_names": CAMERAS[name], **numbers}
-        settings["heads"] = heads(wide, settings["head_dim"], KEYS)
-        return FastWAMConfig(
-            text=text,
-            vae=vae,
-            video=_expert(shapes, "video"),
-            action=_expert(shapes, "action"),
-            depth=depth(shapes, "mot.layers."),
-            patch=axes(shapes, "mot.mixtures.video.patch_embedding.weight", 5)[-1],
-            action_dim=action_dim,
-            state_dim=0 if proprio is None else proprio[-1],
-            **settings,
-        )
-    except KeyError as error:
-        raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; give a file "
-            "that Fast-WAM's training saved."
-        ) from error
+    wide = axes(shapes, KEYS, 2)[0]
+    _, action_dim = axes(shapes, "mot.mixtures.action.action_encoder.weight", 2)
+    proprio = shapes.get("proprio_encoder.weight")
+    settings: dict[str, Any] = {"picture": name, "image_names": CAMERAS[name], **numbers}
+    settings["heads"] = heads(wide, settings["head_dim"], KEYS)
+    return FastWAMConfig(
+        text=text,
+        vae=vae,
+        video=_expert(shapes, "video"),
+        action=_expert(shapes, "action"),
+        depth=depth(shapes, "mot.layers."),
+        patch=axes(shapes, "mot.mixtures.video.patch_embedding.weight", 5)[-1],
+        action_dim=action_dim,
+        state_dim=0 if proprio is None else proprio[-1],
+        **settings,
+    )
 
 
 def _expert(shapes: Shapes, name: str) -> ExpertConfig:
@@ -100,15 +96,12 @@ def read_units(folder: Path, picture: str) -> tuple[Normalizer, Normalizer, tupl
 
 
 def _normalizer(kind: str, picture: str, file: Path) -> Normalizer:
-    entry = read_json(file).get(kind)
-    entry = entry.get("default") if isinstance(entry, dict) else None
-    entry = entry if isinstance(entry, dict) else {}
+    entry, where = part(read_json(file), f"{kind}.default"), f"{file}: {kind}.default"
     names = ("global_min", "global_max") if picture == LIBERO else ("global_mean", "global_std")
     first, second = (
-        finite_numbers(entry.get(name), f"{file}: {kind}.default.{name}").astype(np.float32) for name in names
+        finite_numbers(part(entry, name), f"{where}.{name}").astype(np.float32) for name in names
     )
-    if len(first) != len(second) or (second < (first if picture == LIBERO else 0)).any():
-        raise ValueError(f"{file}: {kind}.default.{names[1]} does not fit {names[0]}; copy it again.")
+    check_ordered(first, second, names, where)
     if picture != LIBERO:
         return Normalizer(first, second + np.float32(STD_EPS))
     still = second - first < STILL

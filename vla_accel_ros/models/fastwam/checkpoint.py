@@ -19,8 +19,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_description
 from vla_accel_ros.models.checkpoints.shards import (
     Stored,
     check_merged,
@@ -38,7 +39,6 @@ from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
 from vla_accel_ros.models.fastwam.sizes import check_settings, raise_all, read_lerobots, read_vae
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.layers.wan_vae import slices, stored_shape
-from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import Normalizer
 from vla_accel_ros.models.processing.lerobot_processors import (
     AFTER,
@@ -46,6 +46,7 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     read_lerobot_normalizers,
     read_steps,
 )
+from vla_accel_ros.models.processing.ranges import trained_range
 from vla_accel_ros.models.text.t5 import infer_t5
 from vla_accel_ros.models.text.tokenizer import PLACES, load_tokenizer
 
@@ -143,11 +144,7 @@ def read_config(contents: Contents) -> FastWAMConfig:
 
     if authors.weight_file(contents) is not None:
         return infer(None, {})
-    if contents.trained_as:
-        raise ValueError(
-            f"{contents.folder} has the settings of its training in its own files; give no trained_as "
-            f"({contents.trained_as!r})."
-        )
+    contents.check_unanswered()
     return read_sizes(contents, FastWAMConfig.from_json, infer, check_settings)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vla_accel_ros.models.fastwam.config import ExpertConfig, FastWAMConfig
 from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import at_least_float32
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
 from vla_accel_ros.models.layers.wan_vae import VAE
 from vla_accel_ros.models.network import Network
@@ -152,36 +153,25 @@ class Expert(nn.Module):
         return self.time_projection(self.time_embedding(waves)).unflatten(1, (MODULATIONS, -1))
 
 
-class Pair(nn.Module):
-    """A module of each transformer."""
-
-    def __init__(self, video: nn.Module, action: nn.Module) -> None:
-        super().__init__()
-        self.video: Any = video
-        self.action: Any = action
-
-
-class Layer(nn.Module):
-    """`mot.layers.N`"""
-
-    def __init__(self, config: FastWAMConfig, last: bool) -> None:
-        super().__init__()
-        wide, heads = config.heads * config.head_dim, config.heads
-        self.blocks = Pair(Block(config.video, wide, heads, last), Block(config.action, wide, heads))
-
-
 class Mixture(nn.Module):
     """`mot`"""
 
     def __init__(self, config: FastWAMConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config, n == config.depth - 1) for n in range(config.depth))
+        wide, heads = config.heads * config.head_dim, config.heads
+
+        def layer(last: bool) -> Holder:
+            video = Block(config.video, wide, heads, last)
+            return Holder(blocks=Holder(video=video, action=Block(config.action, wide, heads)))
+
+        self.layers = nn.ModuleList(layer(n == config.depth - 1) for n in range(config.depth))
         text, patch = config.text.width, (1, config.patch, config.patch)
         patches = nn.Conv3d(config.vae.channels, config.video.width, patch, patch)
         encoder = nn.Linear(config.action_dim, config.action.width)
         head = nn.Linear(config.action.width, config.action_dim)
         video = Expert(config.video, text, patch_embedding=patches)
-        self.mixtures = Pair(video, Expert(config.action, text, action_encoder=encoder, head=head))
+        action = Expert(config.action, text, action_encoder=encoder, head=head)
+        self.mixtures = Holder(video=video, action=action)
 
     def blocks(self, name: str) -> list[Block]:
         """The layers of one of the transformers."""

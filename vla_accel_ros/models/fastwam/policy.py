@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -80,6 +80,7 @@ class FastWAMPolicy(Policy):
     model: FastWAM  # type: ignore[assignment]
     toggles: tuple[int, ...] = ()
     reach: float = math.inf
+    pixel_rule: ClassVar[PixelRule] = PIXELS
 
     @property
     def config(self) -> FastWAMConfig:  # type: ignore[override]
@@ -90,11 +91,6 @@ class FastWAMPolicy(Policy):
     def image_size(self) -> int:
         """Height of the network's picture."""
         return self.config.image_height
-
-    @property
-    def pixel_rule(self) -> PixelRule:
-        """How a camera image becomes the network's pixels."""
-        return PIXELS
 
     @property
     def time_rule(self) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Missing
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras
 from vla_accel_ros.models.encoder_sizes import T5Config, VAEConfig
 from vla_accel_ros.models.fastwam.config import FASTWAM, PROMPT, ExpertConfig, FastWAMConfig
-from vla_accel_ros.models.inferred import whole
-from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
+from vla_accel_ros.models.inferred import number, whole
 
 FIELDS = LEROBOT | words("""
     action_dim proprio_dim action_horizon num_video_frames action_video_freq_ratio image_size context_len
@@ -69,9 +69,7 @@ def read_lerobots(data: Mapping[str, Any], text: T5Config, vae: VAEConfig) -> Fa
     proprio = data.get("proprio_dim", FASTWAM.state_dim)
     scheduler = _part(data, "action_scheduler")
     override = data if data.get("sigma_shift") is not None else {}
-    shift = _number(
-        override, "sigma_shift", _number(scheduler, "action_scheduler.infer_shift", FASTWAM.shift)
-    )
+    shift = number(override, "sigma_shift", number(scheduler, "action_scheduler.infer_shift", FASTWAM.shift))
     return FastWAMConfig(
         text=text,
         vae=vae,
@@ -90,7 +88,7 @@ def read_lerobots(data: Mapping[str, Any], text: T5Config, vae: VAEConfig) -> Fa
         image_names=tuple(sorted(lerobot_cameras(data))),
         template=data.get("prompt_template", PROMPT),
         shift=shift,
-        time_scale=_number(scheduler, "action_scheduler.num_train_timesteps", FASTWAM.time_scale),
+        time_scale=number(scheduler, "action_scheduler.num_train_timesteps", FASTWAM.time_scale),
     )
 
 
@@ -132,7 +130,7 @@ def _expert(data: Mapping[str, Any], where: str, published: ExpertConfig) -> Exp
         width=whole(data, f"{where}.hidden_dim", published.width),
         mlp=whole(data, f"{where}.ffn_dim", published.mlp),
         time_dim=whole(data, f"{where}.freq_dim", published.time_dim),
-        eps=_number(data, f"{where}.eps", published.eps),
+        eps=number(data, f"{where}.eps", published.eps),
     )
 
 
@@ -148,10 +146,3 @@ def _list(data: Mapping[str, Any], name: str, default: list[Any] | None = None) 
     if not isinstance(value, list):
         raise ValueError(f"{name} is {value!r}; it must be a list.")
     return value
-
-
-def _number(data: Mapping[str, Any], field: str, default: float) -> float:
-    value = data.get(field.rpartition(".")[2], default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{field} is {value!r}; it must be a number.")
-    return float(value)

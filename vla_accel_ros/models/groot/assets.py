@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.models.checkpoints.fields import check_fields, words
+from vla_accel_ros.models.checkpoints.fields import check_fields, part, words
 from vla_accel_ros.models.checkpoints.formats import Contents
 from vla_accel_ros.models.groot.config import N1_5, N1_7
 from vla_accel_ros.models.inferred import whole
@@ -164,13 +164,6 @@ def check_parts(data: Mapping[str, Any], where: str) -> None:
     for name in PARTS:
         if isinstance(data.get(name), dict):
             check_parts(data[name], f"{where}{name}.")
-
-
-def part(data: Any, path: str, default: Any = None) -> Any:
-    """Return the value at a path of fields such as `text_config.rms_norm_eps`, or the default."""
-    for field in path.split("."):
-        data = data.get(field) if isinstance(data, Mapping) else None
-    return default if data is None else data
 
 
 def _kind(contents: Contents) -> str:

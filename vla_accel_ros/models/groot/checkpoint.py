@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Group, Missing
-from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
@@ -24,6 +23,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     action_size,
     filled,
     fitting,
+    own_sizes,
     renamed,
 )
 from vla_accel_ros.models.checkpoints.shards import check_merged
@@ -35,9 +35,10 @@ from vla_accel_ros.models.groot.model import ROOTS, Groot
 from vla_accel_ros.models.groot.policy import GrootPolicy
 from vla_accel_ros.models.groot.prompt import check_tokenizer
 from vla_accel_ros.models.groot.sizes import infer_groot
-from vla_accel_ros.models.groot.units import POSE, Range, Units
+from vla_accel_ros.models.groot.units import POSE, Units
 from vla_accel_ros.models.processing.conventions import LEROBOT as CONVENTIONS
 from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.processing.ranges import Range
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer, load_qwen_tokenizer
 
 POSES = {"rotation": "rot6d_rows", "state": "rot6d_rows", "relative_to": "absolute"}
@@ -156,15 +157,14 @@ def _read(
 def _config(contents: Contents, assets: Assets, settings: Settings) -> GrootConfig:
     """The sizes: "vla_accel_ros" of `config.json` if present, else inferred; the cameras are those of all
     embodiments, so that they share one network."""
-    where = contents.folder / "config.json"
+    if contents.kind:
+        config = own_sizes(contents, GrootConfig.from_json)
+        return replace(config, image_names=settings.all_cameras, views=settings.views)
     try:
-        if contents.kind:
-            config = GrootConfig.from_json(contents.config[OURS])
-            return replace(config, image_names=settings.all_cameras, views=settings.views)
         shapes = {name.removeprefix(assets.root): stored.shape for name, stored in contents.table.items()}
         return infer_groot(shapes, assets, settings.geometry, settings.all_cameras, settings.views)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
 
 
 def _tokenizer(assets: Assets, config: GrootConfig, folder: Path) -> JsonTokenizer:

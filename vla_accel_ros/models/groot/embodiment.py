@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.fields import check_fields, words
+from vla_accel_ros.models.checkpoints.fields import check_fields, part, words
 from vla_accel_ros.models.checkpoints.formats import Contents
-from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM, Assets, part
+from vla_accel_ros.models.checkpoints.lerobot import features_of
+from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM, Assets
 from vla_accel_ros.models.groot.config import N1_5
 from vla_accel_ros.models.groot.pixels import Geometry
 from vla_accel_ros.models.groot.statistics import flat_units, group_units, names_of, steps_of
-from vla_accel_ros.models.groot.units import Range, Units
+from vla_accel_ros.models.groot.units import Units
 from vla_accel_ros.models.inferred import whole
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.lerobot_processors import AFTER, BEFORE, TRANSPORT, read_steps
+from vla_accel_ros.models.processing.ranges import Range
 
 PROCESSOR, STATISTICS, NUMBERS = "processor_config.json", "statistics.json", "embodiment_id.json"
 NUMBERS_1_5 = {
@@ -113,7 +115,7 @@ def read_settings(
             f"{where}: the embodiment '{selected}' has no number, only {sorted(source.numbers)} have."
         )
     cameras = {name: names_of(modality, "video", where) for name, modality in source.modalities.items()}
-    nothing = Range(np.zeros(0, np.float32), np.zeros(0, np.float32), clips=False)
+    nothing = Range(np.zeros(0, np.float32), np.zeros(0, np.float32))
     units = Units(nothing, nothing, steps=steps_of(source.modalities[selected]))
     if normalize:
         units = source.flat or group_units(
@@ -223,6 +225,5 @@ def _geometry(contents: Contents, assets: Assets, source: _Source) -> Geometry:
 
 def _cameras(contents: Contents) -> list[str]:
     """The cameras that lerobot's config.json names, in the order that it feeds them."""
-    features = part(contents.config, "input_features", {})
-    names = sorted(key for key, feature in features.items() if part(feature, "type") == "VISUAL")
+    names = sorted(features_of(contents.config, "input_features", "VISUAL"))
     return [name.removeprefix("observation.").removeprefix("images.") for name in names]

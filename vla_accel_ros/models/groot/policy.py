@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from vla_accel_ros.models.groot.pixels import normalized
 from vla_accel_ros.models.groot.prompt import breaks_of, make_words
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.micro_requests import Chain
-from vla_accel_ros.models.policy import HostInputs, Policy
+from vla_accel_ros.models.network_policy import HostInputs
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 from vla_accel_ros.types import Observation
@@ -42,6 +43,7 @@ class GrootPolicy(Policy):
     model: Groot  # type: ignore[assignment]
     tokenizer: JsonTokenizer
     settings: Settings = field(kw_only=True)
+    pixel_rule: ClassVar[PixelRule] = PIXELS
 
     @cached_property
     def config(self) -> GrootConfig:  # type: ignore[override]
@@ -56,11 +58,6 @@ class GrootPolicy(Policy):
     @cached_property
     def _number(self) -> Tensor:
         return torch.tensor([self.settings.number])
-
-    @property
-    def pixel_rule(self) -> PixelRule:
-        """How a level becomes the network's number."""
-        return PIXELS
 
     @property
     def image_size(self) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from vla_accel_ros.models.checkpoints.fields import part
 from vla_accel_ros.models.config import BlocksConfig, LlamaConfig, VisionConfig, whole_numbers
-from vla_accel_ros.models.groot.assets import Assets, part
+from vla_accel_ros.models.groot.assets import Assets
 from vla_accel_ros.models.groot.config import MOST_ASPECT, N1_5, GrootConfig
 from vla_accel_ros.models.groot.model import ROOTS
 from vla_accel_ros.models.groot.pixels import Geometry
-from vla_accel_ros.models.inferred import Shapes, axes, depth, siglip, stack, tensors_of, whole
+from vla_accel_ros.models.inferred import Shapes, axes, depth, number, siglip, stack, tensors_of, whole
 
 NORM_EPS = 1e-6
 MAX_PROMPT = 192
@@ -122,10 +123,12 @@ def _vocab(shapes: Shapes, roots: Mapping[str, str]) -> int:
 
 
 def _theta(backbone: Mapping[str, Any]) -> float:
-    theta = part(backbone, "text_config.rope_parameters.rope_theta", part(backbone, "text_config.rope_theta"))
-    if not isinstance(theta, int | float) or isinstance(theta, bool) or theta <= 1:
-        raise ValueError(f"text_config.rope_theta is {theta!r}; it must be a number above 1.")
-    return float(theta)
+    text = part(backbone, "text_config", {})
+    places = {"rope_theta": part(text, "rope_parameters.rope_theta", part(text, "rope_theta"))}
+    theta = number(places, "text_config.rope_theta")
+    if theta <= 1:
+        raise ValueError(f"text_config.rope_theta is {theta!r}; it must be above 1.")
+    return theta
 
 
 def _sections(backbone: Mapping[str, Any]) -> tuple[int, ...]:

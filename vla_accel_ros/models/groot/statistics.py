@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from vla_accel_ros.models.checkpoints.fields import part
 from vla_accel_ros.models.checkpoints.shards import open_weights
-from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM, part
-from vla_accel_ros.models.groot.units import POSE, Range, Relative, Units
+from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM
+from vla_accel_ros.models.groot.units import POSE, Relative, Units
+from vla_accel_ros.models.processing.ranges import Range
 
 
 def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[str, Any], where: str) -> Units:

@@ -12,40 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.models.processing.ranges import Range
+
 POSE = 9
 """Numbers of a pose."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """low, high float32 [D], or [steps, D]. clips: whether numbers beyond are cut to it."""
-
-    low: np.ndarray
-    high: np.ndarray
-    clips: bool
-
-    @property
-    def size(self) -> int:
-        """D"""
-        return self.low.shape[-1]
-
-    def normalize(self, x: np.ndarray) -> np.ndarray:
-        """float32 [..., D'] -> -1..1, D' at most D."""
-        low, high = self._of(x)
-        moves = high != low
-        out = 2 * (np.asarray(x, np.float32) - low) / np.where(moves, high - low, np.float32(1)) - 1
-        out = np.where(moves, out, np.float32(0))
-        return np.clip(out, -1.0, 1.0) if self.clips else out
-
-    def unnormalize(self, x: np.ndarray) -> np.ndarray:
-        """Inverse of normalize, for [steps, D]; a number that did not move is where it was."""
-        low, high = self._of(x)
-        x = np.clip(x, -1.0, 1.0) if self.clips else x
-        return (x + 1) * np.float32(0.5) * (high - low) + low
-
-    def _of(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = slice(len(x)) if self.low.ndim == 2 else slice(None)
-        return self.low[rows][..., : x.shape[-1]], self.high[rows][..., : x.shape[-1]]
 
 
 @dataclass(frozen=True)
@@ -94,6 +64,7 @@ class Units:
         """Actions of the network float32 [H, A] -> absolute float64 [steps, D]; state [D'], not
         normalised."""
         raw = raw[: self.steps, : self.actions.size or None]
+        raw = np.clip(raw, -1.0, 1.0) if self.actions.clips else raw
         out = np.asarray(self.actions.unnormalize(raw) if self.actions.size else raw, np.float64)
         for group, part, origin in self._relatives(out, state):
             out[:, part] = _composed(origin, out[:, part]) if group.pose else out[:, part] + origin

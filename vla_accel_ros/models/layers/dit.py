@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import BlocksConfig
 from vla_accel_ros.models.layers.fused import fuse
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 
 NORM_EPS = 1e-5
@@ -63,34 +64,18 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1))
 
 
-class Activation(nn.Module):
-    """`net.0`"""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(width, hidden)
-
-
 class FeedForward(nn.Module):
     """Two layers with the tanh GELU; `net.1` is the dropout of training."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self._layers = Activation(width, hidden), nn.Linear(hidden, width)
-        self.net = nn.Sequential(self._layers[0], nn.Identity(), self._layers[1])
+        self._layers = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.net = nn.Sequential(Holder(proj=self._layers[0]), nn.Identity(), self._layers[1])
 
     def forward(self, stream: ResidualStream, rows: Tensor) -> None:
         """Add to the stream what it makes of rows."""
         first, second = self._layers
-        stream.mlp(rows, first.proj, second)
-
-
-class Modulation(nn.Module):
-    """`norm1` of the diffusion transformer, whose scale and shift `linear` makes of the flow time."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, 2 * width)
+        stream.mlp(rows, first, second)
 
 
 class Mixing(nn.Module):
@@ -129,7 +114,7 @@ class Block(nn.Module):
 
     def __init__(self, config: BlocksConfig, kv_width: int) -> None:
         super().__init__()
-        self.norm1 = Modulation(config.width)
+        self.norm1 = Holder(linear=nn.Linear(config.width, 2 * config.width))  # scale and shift, of the time
         self.attn1 = Attention(config, kv_width)
         self.ff = FeedForward(config.width, config.mlp)
 

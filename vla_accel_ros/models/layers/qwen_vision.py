@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
 from vla_accel_ros.models.layers.gemma import at_least_float32, rotate
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
 
 NORM_EPS = 1e-6
@@ -67,15 +68,6 @@ class Attention(nn.Module):
         return attention(*qk, heads[:, :, 2])
 
 
-class MLP(nn.Module):
-    """The two layers with the tanh GELU, which a block adds."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.linear_fc1 = nn.Linear(width, hidden)
-        self.linear_fc2 = nn.Linear(hidden, width)
-
-
 class Block(nn.Module):
     """A pre-norm layer."""
 
@@ -84,7 +76,8 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.norm2 = nn.LayerNorm(config.width, eps=NORM_EPS)
         self.attn = Attention(config.width, config.heads)
-        self.mlp = MLP(config.width, config.mlp)
+        first, second = nn.Linear(config.width, config.mlp), nn.Linear(config.mlp, config.width)
+        self.mlp = Holder(linear_fc1=first, linear_fc2=second)
 
     def forward(self, stream: ResidualStream, tables: tuple[Tensor, Tensor]) -> None:
         first, second, mlp = self.norm1, self.norm2, self.mlp

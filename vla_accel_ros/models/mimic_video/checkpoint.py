@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.models.checkpoints.description import Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -22,13 +22,14 @@ from vla_accel_ros.models.checkpoints.formats import (
     Weights,
     filled,
     fitting,
+    own_sizes,
     renamed,
 )
 from vla_accel_ros.models.checkpoints.shards import Stored, inside, named, read_headers
 from vla_accel_ros.models.checkpoints.shards import read_table as read_safetensors
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import TRAINED_AS
-from vla_accel_ros.models.inferred import Shapes, axes, depth, heads
+from vla_accel_ros.models.inferred import Shapes, axes, depth, heads, tensors_of
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.mimic_video.config import (
     KIND,
@@ -41,6 +42,7 @@ from vla_accel_ros.models.mimic_video.config import (
 from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.policy import MimicVideoPolicy
 from vla_accel_ros.models.mimic_video.statistics import UNKNOWN, Units, read_units, statistics_files
+from vla_accel_ros.models.processing.ranges import trained_range
 from vla_accel_ros.models.text.t5 import infer_t5
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
@@ -98,15 +100,10 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
     """Return the sizes, and a sentence if settings were taken as published. Raises ValueError if nobody says
     what no file says, or if it is said twice."""
     folder, settings = contents.folder, contents.trained_as
-    where = folder / "config.json"
     if OURS in contents.config:
-        if settings:
-            raise ValueError(f"{where} has {OURS}; give no trained_as ({settings!r}).")
-        try:
-            return MimicVideoConfig.from_json(contents.config[OURS]), ""
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}, field {OURS}: {error}") from error
-    check_fields(contents.config, f"{where}: ", (), {})
+        contents.check_unanswered()
+        return own_sizes(contents, MimicVideoConfig.from_json), ""
+    check_fields(contents.config, f"{folder / 'config.json'}: ", (), {})
     decoder = LAYER.search(_file(folder, *FILES[DECODER]).stem)
     shapes = {name: stored.shape for name, stored in table.items()}
     text = read_json(inside(folder, folder / ENCODER / "config.json"))
@@ -117,41 +114,36 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
     return config, "" if settings else f"the published {config.settings}"
 
 
+@tensors_of("the files of its training, copied again")
 def infer_mimic_video(
     shapes: Shapes, text: Mapping[str, Any], layer: int | None, settings: str
 ) -> MimicVideoConfig:
     """Return the sizes of these tensors. text: config.json of the text encoder. layer: by the name of the
     decoder's file, or None. settings: see Settings.parse. Raises ValueError if a tensor is missing, a setting
     is unknown, or must be said because the network is not the published one."""
-    try:
-        video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
-        if not settings and video.width != MIMIC_VIDEO.video.width:
-            raise ValueError(
-                f"no file of a mimic-video says the settings of its training, and with {video.depth} blocks "
-                f"of width {video.width} it is not the published one; give {TRAINED_AS} (--as on the command "
-                "line), such as 'image_size=480x640 xattn_layer_idx=20', as they were."
-            )
-        residuals = (f"{VAE}encoder.downsamples.{n}.residual.6.weight" for n in range(4 * STAGES * STAGES))
-        stages = [axes(shapes, name, 5)[0] for name in residuals if name in shapes]
-        vae_blocks = max(1, len(stages) // STAGES)
-        return MimicVideoConfig(
-            text=infer_t5({n.removeprefix(TEXT): s for n, s in shapes.items() if n.startswith(TEXT)}, text),
-            vae=(axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *stages[::vae_blocks]),
-            vae_blocks=vae_blocks,
-            video=video,
-            decoder=decoder,
-            state_hidden=_hidden(shapes, f"{DECODER}obs_embedder.layers."),
-            action_hidden=_hidden(shapes, f"{DECODER}action_embedder.layers."),
-            action_dim=axes(shapes, f"{DECODER}final_layer.linear.weight", 2)[0],
-            state_dim=axes(shapes, f"{DECODER}obs_embedder.layers.0.weight", 2)[1],
-            horizon=axes(shapes, f"{DECODER}pos_embedding", 3)[1] - 1,
-            settings=Settings.parse(settings if layer is None else f"xattn_layer_idx={layer} {settings}"),
-        )
-    except KeyError as error:
+    video, decoder = _stack(shapes, VIDEO), _stack(shapes, DECODER)
+    if not settings and video.width != MIMIC_VIDEO.video.width:
         raise ValueError(
-            f"the weights have no tensor {error.args[0]}, so they do not tell the model's sizes; copy the "
-            "file again."
-        ) from error
+            f"no file of a mimic-video says the settings of its training, and with {video.depth} blocks "
+            f"of width {video.width} it is not the published one; give {TRAINED_AS} (--as on the command "
+            "line), such as 'image_size=480x640 xattn_layer_idx=20', as they were."
+        )
+    residuals = (f"{VAE}encoder.downsamples.{n}.residual.6.weight" for n in range(4 * STAGES * STAGES))
+    stages = [axes(shapes, name, 5)[0] for name in residuals if name in shapes]
+    vae_blocks = max(1, len(stages) // STAGES)
+    return MimicVideoConfig(
+        text=infer_t5({n.removeprefix(TEXT): s for n, s in shapes.items() if n.startswith(TEXT)}, text),
+        vae=(axes(shapes, f"{VAE}encoder.conv1.weight", 5)[0], *stages[::vae_blocks]),
+        vae_blocks=vae_blocks,
+        video=video,
+        decoder=decoder,
+        state_hidden=_hidden(shapes, f"{DECODER}obs_embedder.layers."),
+        action_hidden=_hidden(shapes, f"{DECODER}action_embedder.layers."),
+        action_dim=axes(shapes, f"{DECODER}final_layer.linear.weight", 2)[0],
+        state_dim=axes(shapes, f"{DECODER}obs_embedder.layers.0.weight", 2)[1],
+        horizon=axes(shapes, f"{DECODER}pos_embedding", 3)[1] - 1,
+        settings=Settings.parse(settings if layer is None else f"xattn_layer_idx={layer} {settings}"),
+    )
 
 
 def _hidden(shapes: Shapes, root: str) -> tuple[int, ...]:

@@ -118,3 +118,8 @@ class MimicVideo(Network):
         self.config = config
         self.text_encoder, self.vae = T5Encoder(config.text), VAE(config.vae, config.vae_blocks)
         self.video, self.decoder = VideoNetwork(config), Decoder(config)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the decoder, since the text encoder may be on the host."""
+        return self.decoder.pos_embedding.device

@@ -49,6 +49,7 @@ class MimicVideoPolicy(Policy):
     model: MimicVideo  # type: ignore[assignment]
     clamp: np.ndarray = field(kw_only=True)
     time_rule: ClassVar[str] = SUMMED
+    pixel_rule: ClassVar[PixelRule] = PIXELS
 
     @property
     def config(self) -> MimicVideoConfig:  # type: ignore[override]
@@ -59,11 +60,6 @@ class MimicVideoPolicy(Policy):
     def image_size(self) -> int:
         """Height of the network's images."""
         return self.config.settings.height
-
-    @property
-    def pixel_rule(self) -> PixelRule:
-        """How a camera image becomes the network's pixels."""
-        return PIXELS
 
     def _cameras(self, observation: Observation) -> tuple[str, ...]:
         names = super()._cameras(observation)

@@ -66,8 +66,12 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
 
 
 def openvla_names(model: Any, table: Mapping[str, Stored], where: Path) -> dict[str, str]:
-    """See formats.fitting; also of an OpenVLA-OFT."""
-    return fitting(model, table, where, unused=lambda name: is_unused(name, model.config))
+    """See formats.fitting; also of an OpenVLA-OFT, which has no language head."""
+
+    def unused(name: str) -> bool:
+        return name == "language_model.lm_head.weight" or is_unused(name, model.config)
+
+    return fitting(model, table, where, unused=unused)
 
 
 def load_openvla_model(

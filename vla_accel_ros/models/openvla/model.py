@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.vit import Blocks, Tower
-from vla_accel_ros.models.network import Network
+from vla_accel_ros.models.network import Continued
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 
 TOWERS = {"featurizer": "dino", "fused_featurizer": "siglip"}
@@ -49,24 +49,19 @@ class Projector(nn.Module):
         return self.fc3(F.gelu(self.fc2(F.gelu(self.fc1(x)))))
 
 
-class LanguageModel(nn.Module):
-    """`language_model`: the stack and an untied head."""
+class OpenVLA(Continued):
+    """An OpenVLA network of the given sizes, randomly initialised. Prompts of a batch that are padded at
+    their ends need no mask, since no token looks ahead."""
 
-    def __init__(self, config: OpenVLAConfig) -> None:
-        super().__init__()
-        self.model = Llama(config.prefix, config.vocab)
-        self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False)
-
-
-class OpenVLA(Network):
-    """An OpenVLA network of the given sizes, randomly initialised."""
+    causal = True
 
     def __init__(self, config: OpenVLAConfig) -> None:
         super().__init__()
         self.config = config
         self.vision_backbone = VisionBackbone(config)
         self.projector = Projector(config.features, config.prefix.width)
-        self.language_model = LanguageModel(config)
+        head = nn.Linear(config.prefix.width, config.vocab, bias=False)
+        self.language_model = Holder(model=Llama(config.prefix, config.vocab), lm_head=head)
 
     @property
     def stack(self) -> Llama:
@@ -90,69 +85,15 @@ class OpenVLA(Network):
         words = self.embed_tokens(tokens)
         return torch.cat((words[:, :1], images.to(words.dtype), words[:, 1:]), dim=1)
 
-    def prefix(
-        self,
-        embs: Tensor,
-        attend: Tensor | None = None,
-        positions: Tensor | None = None,
-        out: KV | None = None,
-    ) -> tuple[Tensor, KV]:
-        """Compute the prefix.
-
-        embs [B, T, W]; attend bool [B, T, T], True = row may attend to column, None = causal; positions int
-        [B, T], None = 0..T-1. Prompts of a batch padded at their ends need neither, since no token looks
-        ahead.
-        out: memory for the keys and values, each [layers, B, kv, T, head_dim], instead of allocating it.
-        Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
-        """
-        return self._run(embs, (), attend, positions, out)
-
-    def extend(
-        self,
-        embs: Tensor,
-        past: KV,
-        attend: Tensor | None = None,
-        positions: Tensor | None = None,
-        tail: KV | None = None,
-        out: KV | None = None,
-    ) -> tuple[Tensor, KV]:
-        """Continue a prefix.
-
-        embs [B, t, W]. past: the prefix, P tokens. tail: tokens that already continue it, R tokens. attend
-        bool [B, t, P + R + t], None = all of past and tail, and causal within embs. positions int [B, t],
-        None = P + R onwards. out: as in prefix.
-        Returns hidden [B, t, W] and the KV of the t new tokens alone.
-        """
-        return self._run(embs, (past,) if tail is None else (past, tail), attend, positions, out)
-
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], at least float32."""
         scores = self.language_model.lm_head(hidden)
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
-    def _run(
-        self,
-        embs: Tensor,
-        before: tuple[KV, ...],
-        attend: Tensor | None,
-        positions: Tensor | None,
-        out: KV | None,
-    ) -> tuple[Tensor, KV]:
-        old, new = sum(kv.k.shape[3] for kv in before), embs.shape[1]
-        if positions is None:
-            positions = torch.arange(old, old + new, device=embs.device)[None]
-        if attend is None and new > 1:
-            attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
-        hidden, keys, values = self.language_model.model(embs, positions, attend, before)
-        return hidden, KV.of(keys, values, out)
-
 
 def is_unused(name: str, config: OpenVLAConfig) -> bool:
-    """Return whether no path reads a published tensor that is no parameter: the language head, or a tower's
-    last block, norm or pooling."""
+    """Return whether no path reads a published tensor: a tower's last block, norm or pooling."""
     parts = name.split(".")
-    if name == "language_model.lm_head.weight":
-        return True
     if parts[0] != "vision_backbone" or len(parts) < 3 or parts[1] not in TOWERS:
         return False
     last = getattr(config, TOWERS[parts[1]]).depth - 1

@@ -13,6 +13,7 @@ the reference.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -20,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.micro_requests import Chain
+from vla_accel_ros.models.network_policy import HostInputs, NetworkPolicy, PolicyInputs
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
 from vla_accel_ros.models.openvla.model import OpenVLA
-from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
 from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
+from vla_accel_ros.models.processing.ranges import Range, trained_range
 from vla_accel_ros.models.processing.resize import resize_bicubic
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
@@ -114,43 +115,24 @@ class ActionTokens:
 
 
 @dataclass(frozen=True)
-class ActionStats:
+class ActionStats(Range):
     """Quantiles of the training actions, float64 [D]; mask bool [D], False where an action is not normalised.
 
     The gripper is usually not: its token is its command. ends: float64 [2, D], least and greatest action in
     training; None stands for the quantiles.
     """
 
-    low: np.ndarray
-    high: np.ndarray
-    mask: np.ndarray
     ends: np.ndarray | None = None
-
-    @property
-    def size(self) -> int:
-        """D, the numbers of an action."""
-        return len(self.low)
 
     def range(self) -> np.ndarray:
         """Return float64 [2, D]: the values of the lowest and the highest token; of an action that is not
         normalised, the least and the greatest in training."""
-        tokens = np.stack([self.unnormalize(np.full(self.size, edge)) for edge in (-1.0, 1.0)])
         ends = np.stack([self.low, self.high]) if self.ends is None else self.ends
-        return np.where(self.mask, tokens, ends)
-
-    def unnormalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D] in [-1, 1] -> float64 [..., D] in the robot's units."""
-        return np.where(self.mask, 0.5 * (x + 1) * (self.high - self.low) + self.low, x)
-
-    def normalize(self, x: np.ndarray) -> np.ndarray:
-        """Inverse of unnormalize; an action that never moved in training becomes 0."""
-        span = self.high - self.low
-        unit = (x - self.low) / np.where(span > 0, span, 1.0) * 2 - 1
-        return np.where(self.mask, np.where(span > 0, unit, 0.0), x)
+        return np.where(self.mask, trained_range(self), ends)
 
 
 @dataclass(frozen=True)
-class OpenVLAPolicy:
+class OpenVLAPolicy(NetworkPolicy):
     """The network and its pre- and post-processing. stats: of the data set whose robot is driven.
 
     delta_mask: bool [D], True where an action is relative to the observation's state, as in Policy: for a
@@ -181,21 +163,6 @@ class OpenVLAPolicy:
         return self.model.config
 
     @property
-    def chain(self) -> Chain:
-        """Its micro-requests."""
-        return self.config.chain
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of keys and values."""
-        return self.model.language_model.model.dtype
-
-    @property
     def image_size(self) -> int:
         """S, side of the network's square input."""
         return self.config.dino.image_size
@@ -204,11 +171,6 @@ class OpenVLAPolicy:
     def pixel_rule(self) -> PixelRule:
         """How a camera image becomes the network's pixels."""
         return self.pixels.rule
-
-    @property
-    def joints(self) -> int:
-        """D, the size of an action."""
-        return self.stats.size
 
     @property
     def most_tokens(self) -> int:
@@ -225,22 +187,13 @@ class OpenVLAPolicy:
         """The mapping from ids to numbers in [-1, 1]."""
         return ActionTokens(self.config.action_vocab, self.config.bins)
 
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Return the network's inputs for an observation: images float32 [1, 6, S, S]; state is empty.
+    def resized(self, images: Sequence[Tensor]) -> Tensor:
+        """See NetworkPolicy; float32 [1, 6, S, S]."""
+        return torch.stack([self.pixels.pixels(image, self.image_size) for image in images])
 
-        upload: copies the image, uint8 [H, W, 3], to the device, where it is resized; None uses a plain copy.
-        Raises ValueError naming the field if the camera is unknown, absent or misshapen, or the prompt is
-        longer than max_prompt.
-        """
-        host = self.host_inputs(observation)
-        (image,) = host.images
-        pixels = torch.from_numpy(np.array(image)).to(self.device) if upload is None else upload(image)
-        return PolicyInputs(
-            images=self.pixels.pixels(pixels, self.image_size)[None],
-            image_names=host.image_names,
-            tokens=torch.tensor(host.tokens, device=self.device),
-            state=torch.zeros(0, device=self.device),
-        )
+    def normalized_state(self, state: np.ndarray) -> Tensor:
+        """Return nothing: the network takes no state."""
+        return torch.zeros(0)
 
     def host_images(self, observation: Observation) -> tuple[np.ndarray, ...]:
         """Return the image uint8 [H, W, 3] after checks. Raises ValueError as `inputs` does."""
@@ -279,10 +232,6 @@ class OpenVLAPolicy:
         hidden, kv = self.model.prefix(self.join(seen, words))
         return {"kv": kv, "hidden": hidden[0, -1]}
 
-    def words(self, instruction: str, state: np.ndarray) -> Tensor:
-        """Return `prompt` as int64 [t] on the device."""
-        return torch.tensor(self.prompt(instruction), device=self.device)
-
     def join(self, images: Tensor, words: Tensor) -> Tensor:
         """Return the prefix [1, T, W] from image tokens [n, W] and ids int64 [t]."""
         return self.model.embed(images[None], words[None])
@@ -301,6 +250,3 @@ class OpenVLAPolicy:
         return torch.from_numpy(self.action_tokens.from_values(self.stats.normalize(relative))).to(
             self.device
         )
-
-    def _origin(self, state: np.ndarray) -> np.ndarray:
-        return state_origin(self.delta_mask, state)

@@ -6,6 +6,7 @@ robot to the wrong place without any error, so the data set must be named unless
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.policy import ActionStats, PixelNorm
-from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.processing.norm_stats import check_ordered, finite_numbers
 
 ACTION_FIELDS = words("mean std min max q01 q99 mask")
 PIXEL_FIELDS = words("""
@@ -41,21 +42,26 @@ def read_action_stats(folder: Path, dataset: str | None = None) -> ActionStats:
     where, action = f"{where}.action", data.get("action")
     entry = action if isinstance(action, dict) else {}
     check_fields(entry, f"{where}: ", ACTION_FIELDS, {})
-    low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in ("q01", "q99"))
-    mask = entry.get("mask", [True] * len(low))
-    whole = isinstance(mask, list) and all(isinstance(flag, bool) for flag in mask)
-    if high.shape != low.shape or not whole or len(mask) != len(low):
-        raise ValueError(
-            f"{where} has {len(low)} q01, {len(high)} q99 and the mask {mask}; all must be as many, the mask "
-            "true or false."
-        )
-    below = np.flatnonzero(high < low)
-    if len(below):
-        raise ValueError(f"{where}.q99[{below[0]}] is below q01; compute the statistics again.")
+    low, high, mask = read_ends(entry, ("q01", "q99"), where)
     ends = None
     if "min" in entry and "max" in entry:
         ends = np.stack([_as_long(entry[name], len(low), f"{where}.{name}") for name in ("min", "max")])
-    return ActionStats(low, high, np.array(mask, np.bool_), ends)
+    return ActionStats(low, high, mask, ends=ends)
+
+
+def read_ends(entry: Any, names: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return low, high float64 [D], the two named statistics, and mask bool [D]. Raises ValueError if one is
+    malformed, or a high is below its low."""
+    entry = entry if isinstance(entry, dict) else {}
+    low, high = (finite_numbers(entry.get(name), f"{where}.{name}") for name in names)
+    mask = entry.get("mask", [True] * len(low))
+    whole = isinstance(mask, list) and all(isinstance(flag, bool) for flag in mask)
+    if not whole or len(mask) != len(low):
+        raise ValueError(
+            f"{where} has {len(low)} {names[0]} and the mask {mask}; give true or false for each."
+        )
+    check_ordered(low, high, names, where)
+    return low, high, np.array(mask, np.bool_)
 
 
 def chosen_statistics(folder: Path, dataset: str | None) -> tuple[str, dict[str, Any]]:

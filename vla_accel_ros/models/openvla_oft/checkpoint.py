@@ -13,9 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from vla_accel_ros.models.checkpoints.description import Description, Group, Missing
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Group, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -32,11 +30,11 @@ from vla_accel_ros.models.inferred import Shapes
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.checkpoint import openvla_names
 from vla_accel_ros.models.openvla.sizes import DINO, check_settings, infer_openvla
-from vla_accel_ros.models.openvla.stats import chosen_statistics, read_pixel_norm, statistics_names
+from vla_accel_ros.models.openvla.stats import chosen_statistics, read_ends, read_pixel_norm, statistics_names
 from vla_accel_ros.models.openvla_oft.config import PLATFORMS, QUANTILES, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
-from vla_accel_ros.models.openvla_oft.policy import Bounds, OpenVLAOFTPolicy
-from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.openvla_oft.policy import OpenVLAOFTPolicy, unit_range
+from vla_accel_ros.models.processing.ranges import Range, trained_range
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 HEAD, PROPRIO, TOWERS = "action_head", "proprio_projector", "vision_backbone"
@@ -103,8 +101,7 @@ def read_config(contents: Contents, statistics: str | None = None) -> tuple[Open
     file says, or if it is said twice."""
     table, word, assumed = read_table(contents), contents.trained_as, ""
     if OURS in contents.config:
-        if word:
-            raise ValueError(f"{contents.folder / 'config.json'} has {OURS}; give no trained_as ({word!r}).")
+        contents.check_unanswered()
     else:
         word = word or _platform(contents.folder, statistics)
         if word not in PLATFORMS:
@@ -163,26 +160,15 @@ def load(contents: Contents, options: Options) -> OpenVLAOFTPolicy:
     return OpenVLAOFTPolicy(model, tokenizer, actions, states, pixels, mask)
 
 
-def read_bounds(folder: Path, config: OpenVLAOFTConfig, dataset: str | None) -> tuple[Bounds, Bounds | None]:
+def read_bounds(folder: Path, config: OpenVLAOFTConfig, dataset: str | None) -> tuple[Range, Range | None]:
     """Return the bounds of actions and, if the network takes one, of the state. Raises ValueError if there
     are none, or several and no `dataset`."""
     where, data = chosen_statistics(folder, dataset)
-    actions = _bounds(data, "action", config.bounds, where)
-    return actions, _bounds(data, "proprio", config.bounds, where) if config.state_dim else None
 
+    def read(field: str) -> Range:
+        return unit_range(*read_ends(data.get(field), config.bounds.split(), f"{where}.{field}"))
 
-def _bounds(data: Mapping[str, Any], field: str, bounds: str, where: str) -> Bounds:
-    entry = data.get(field)
-    entry = entry if isinstance(entry, dict) else {}
-    low, high = (finite_numbers(entry.get(name), f"{where}.{field}.{name}") for name in bounds.split())
-    mask = entry.get("mask", [True] * len(low))
-    whole = isinstance(mask, list) and all(isinstance(flag, bool) for flag in mask)
-    if not whole or not len(low) == len(high) == len(mask) or (high < low).any():
-        raise ValueError(
-            f"{where}.{field}: {bounds} and mask must be as many, the mask true or false, no upper one below "
-            "the lower; compute the statistics again."
-        )
-    return Bounds(low, high, np.array(mask, np.bool_))
+    return read("action"), read("proprio") if config.state_dim else None
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:
@@ -200,8 +186,8 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         "OpenVLA-OFT, safetensors and torch files",
         config,
         table,
-        state=_range(states),
-        actions=_range(actions),
+        state=NOTHING if states is None else trained_range(states),
+        actions=NOTHING if actions is None else trained_range(actions),
         normalisation="quantiles 1 and 99 %" if hand else "least and greatest",
         twist=hand,
         groups=HANDS.get((config.state_dim, config.action_dim), ()) if hand else (),
@@ -210,14 +196,6 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         assumed=assumed,
         missing=tuple(missing.sentences),
     )
-
-
-def _range(bounds: Bounds | None) -> np.ndarray:
-    """float64 [2, D]: what -1 and 1 stand for."""
-    if bounds is None:
-        return np.zeros((2, 0))
-    ends = np.stack([np.full(bounds.size, -1.0), np.full(bounds.size, 1.0)])
-    return bounds.unnormalize(ends)
 
 
 def weights(contents: Contents) -> Weights:

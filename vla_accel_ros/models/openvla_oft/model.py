@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.vit import Tower
 from vla_accel_ros.models.network import Network
@@ -28,14 +29,6 @@ STOP = 2
 """Llama's id of the end, which stood after the actions in training."""
 BLOCKS = 2
 MODULATION = ("scale", "shift")
-
-
-class LanguageModel(nn.Module):
-    """`language_model`: the stack alone."""
-
-    def __init__(self, config: OpenVLAOFTConfig) -> None:
-        super().__init__()
-        self.model = Llama(config.prefix, config.vocab)
 
 
 class HeadBlock(nn.Module):
@@ -50,7 +43,7 @@ class HeadBlock(nn.Module):
 
 
 class HeadStack(nn.Module):
-    """`model` of the action head."""
+    """`model` of the action head: hidden [B, H, A * W] -> actions [B, H, A], normalised."""
 
     def __init__(self, width: int, dims: int) -> None:
         super().__init__()
@@ -65,17 +58,6 @@ class HeadStack(nn.Module):
         for block in self.mlp_resnet_blocks:
             x = block(x)
         return self.fc2(self.layer_norm2(x))
-
-
-class ActionHead(nn.Module):
-    """hidden [B, H, A * W] -> actions [B, H, A], normalised."""
-
-    def __init__(self, config: OpenVLAOFTConfig) -> None:
-        super().__init__()
-        self.model = HeadStack(config.prefix.width, config.action_dim)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.model(hidden)
 
 
 class ProprioProjector(nn.Module):
@@ -98,8 +80,8 @@ class OpenVLAOFT(Network):
         self.config = config
         self.vision_backbone = VisionBackbone(config)
         self.projector = Projector(config.features, config.prefix.width)
-        self.language_model = LanguageModel(config)
-        self.action_head = ActionHead(config)
+        self.language_model = Holder(model=Llama(config.prefix, config.vocab))
+        self.action_head = Holder(model=HeadStack(config.prefix.width, config.action_dim))
         if config.state_dim:
             self.proprio_projector = ProprioProjector(config.state_dim, config.prefix.width)
         for tower in self.towers if config.film else ():
@@ -151,4 +133,4 @@ class OpenVLAOFT(Network):
         rows = config.horizon * config.action_dim
         read = slice(-rows - 2, -2)  # from the prompt's last token on; the last zero and the end are not
         hidden = self.hidden(self.embed(seen, words, state), read)
-        return self.action_head(hidden.reshape(1, config.horizon, -1))[0]
+        return self.action_head.model(hidden.reshape(1, config.horizon, -1))[0]

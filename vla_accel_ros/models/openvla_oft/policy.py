@@ -15,43 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_accel_ros.models.micro_requests import Chain
+from vla_accel_ros.models.network_policy import HostInputs, NetworkPolicy
 from vla_accel_ros.models.openvla.policy import PixelNorm, prompt_ids
 from vla_accel_ros.models.openvla_oft.config import FILM, OpenVLAOFTConfig
 from vla_accel_ros.models.openvla_oft.model import OpenVLAOFT
 from vla_accel_ros.models.openvla_oft.pictures import prepared
-from vla_accel_ros.models.policy import HostInputs, PolicyInputs, Upload, state_origin
 from vla_accel_ros.models.processing.checks import check_image
 from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.processing.ranges import Range
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
     from vla_accel_ros.types import Observation
 
+
 EPS = 1e-8
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What is mapped to -1 and 1, float64 [D]; mask bool [D], False where numbers pass as they are."""
-
-    low: np.ndarray
-    high: np.ndarray
-    mask: np.ndarray
-
-    @property
-    def size(self) -> int:
-        """D"""
-        return len(self.low)
-
-    def normalize(self, x: np.ndarray) -> np.ndarray:
-        """[..., D] -> float64 [..., D] in [-1, 1]."""
-        unit = 2.0 * (x - self.low) / (self.high - self.low + EPS) - 1.0
-        return np.clip(np.where(self.mask, unit, x), -1.0, 1.0)
-
-    def unnormalize(self, x: np.ndarray) -> np.ndarray:
-        """Inverse of normalize, without a limit."""
-        return np.where(self.mask, 0.5 * (x + 1.0) * (self.high - self.low + EPS) + self.low, x)
+def unit_range(low: np.ndarray, high: np.ndarray, mask: np.ndarray) -> Range:
+    """Return the map of these statistics, as the authors compute it."""
+    return Range(low, high, mask, clips=True, eps=EPS)
 
 
 @cache
@@ -60,14 +43,14 @@ def _levels(pixels: PixelNorm, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class OpenVLAOFTPolicy:
+class OpenVLAOFTPolicy(NetworkPolicy):
     """The network and its pre- and post-processing. actions_of, states_of: bounds of the data set whose robot
     is driven; states_of is None if the network takes no state. delta_mask: as in OpenVLAPolicy."""
 
     model: OpenVLAOFT
     tokenizer: Tokenizer
-    actions_of: Bounds
-    states_of: Bounds | None
+    actions_of: Range
+    states_of: Range | None
     pixels: PixelNorm
     delta_mask: np.ndarray
 
@@ -89,21 +72,6 @@ class OpenVLAOFTPolicy:
         return self.model.config
 
     @property
-    def chain(self) -> Chain:
-        """Its micro-requests."""
-        return self.config.chain
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.device
-
-    @property
-    def kv_dtype(self) -> torch.dtype:
-        """Dtype of image tokens."""
-        return self.model.dtype
-
-    @property
     def image_size(self) -> int:
         """S, side of the network's square input."""
         return self.config.dino.image_size
@@ -112,24 +80,6 @@ class OpenVLAOFTPolicy:
     def pixel_rule(self) -> PixelRule:
         """How levels become the network's pixels; the resize is another (pictures.py)."""
         return self.pixels.rule
-
-    @property
-    def joints(self) -> int:
-        """D, the size of an action."""
-        return self.config.action_dim
-
-    def inputs(self, observation: Observation, upload: Upload | None = None) -> PolicyInputs:
-        """Return the network's inputs for an observation: images float32 [V, 6, S, S]; state float32 [S],
-        empty if the network takes none. upload: see Policy.inputs. Raises ValueError naming the field if a
-        camera is unknown, absent or misshapen, the state has the wrong size or is not finite, or the prompt
-        is too long."""
-        host, upload = self.host_inputs(observation), upload or self._copied
-        return PolicyInputs(
-            images=self.resized([*map(upload, host.images)]),
-            image_names=host.image_names,
-            tokens=torch.tensor(host.tokens, device=self.device),
-            state=self.normalized_state(observation.state).to(self.device),
-        )
 
     def host_inputs(self, observation: Observation) -> HostInputs:
         """Return an observation's checked inputs on the host. Raises ValueError as `inputs` does."""
@@ -167,9 +117,6 @@ class OpenVLAOFTPolicy:
             )
         return torch.from_numpy(self.states_of.normalize(np.asarray(state, np.float64)).astype(np.float32))
 
-    def _copied(self, image: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(image)).to(self.device)
-
     def text_encode(self, words: Tensor) -> dict[str, Tensor]:
         """See OpenVLAOFTConfig.chain."""
         return dict(zip(FILM, self.model.film(words), strict=True))
@@ -186,9 +133,9 @@ class OpenVLAOFTPolicy:
         """Normalised [H, D] -> float32 [H, D] in the robot's units. state: [D'], of the observation; added to
         relative dimensions."""
         values = self.actions_of.unnormalize(raw.detach().cpu().double().numpy())
-        return (values + state_origin(self.delta_mask, state)).astype(np.float32)
+        return (values + self._origin(state)).astype(np.float32)
 
     def raw_actions(self, actions: np.ndarray, state: np.ndarray) -> Tensor:
         """Inverse of actions -> float32 [h, D] on the host."""
-        relative = np.asarray(actions, np.float64) - state_origin(self.delta_mask, state)
+        relative = np.asarray(actions, np.float64) - self._origin(state)
         return torch.from_numpy(self.actions_of.normalize(relative).astype(np.float32))

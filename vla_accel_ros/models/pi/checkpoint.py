@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing, trained_range
+from vla_accel_ros.models.checkpoints.description import NOTHING, Description, Missing
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields, words
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
@@ -22,6 +22,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Weights,
     action_size,
     delay_notes,
+    own_sizes,
     renamed,
     trained_delay,
 )
@@ -45,6 +46,7 @@ from vla_accel_ros.models.pi.weights import ROOT, load_pi_model, pi_shapes, pi_s
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.conventions import IDENTITIES, OPENPI, Conventions
 from vla_accel_ros.models.processing.norm_stats import read_moments, read_normalizers, statistics_names
+from vla_accel_ros.models.processing.ranges import trained_range
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 FIELDS = words("""
@@ -63,7 +65,7 @@ def read_config(contents: Contents) -> PiConfig:
     shapes. Raises ValueError if a setting is unknown."""
     check_fields(contents.config, f"{contents.folder / 'config.json'}: ", FIELDS, {})
     if OURS in contents.config:
-        return own_sizes(contents)
+        return own_sizes(contents, PiConfig.from_json)
     return with_horizon(contents, infer_config(pi_shapes(contents.table), str(contents.weights)))
 
 
@@ -101,14 +103,6 @@ def check_training(contents: Contents, training: Training, unknown: tuple[str, .
             f"{contents.folder} was trained with adapt_to_pi (ALOHA's joints and grippers in pi's units), "
             "which is not computed here; train without it, or run it with openpi."
         )
-
-
-def own_sizes(contents: Contents) -> PiConfig:
-    """Return the sizes in config.json under "vla_accel_ros". Raises ValueError if they are malformed."""
-    try:
-        return PiConfig.from_json(contents.config[OURS])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
 
 
 def make_policy(

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.description import (
-    NOTHING,
     Description,
     Missing,
-    Sizes,
-    trained_range,
 )
 from vla_accel_ros.models.checkpoints.fields import LEROBOT as LEROBOT_FIELDS
 from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, OURS, check_fields, words
@@ -28,26 +25,24 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
-    action_size,
     delay_notes,
+    own_sizes,
     trained_delay,
 )
+from vla_accel_ros.models.checkpoints.lerobot import action_width, lerobot_cameras, lerobot_description
 from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.json_file import read_json
-from vla_accel_ros.models.pi.checkpoint import own_sizes, pi_weights, read_pi
+from vla_accel_ros.models.pi.checkpoint import pi_weights, read_pi
 from vla_accel_ros.models.pi.infer_config import infer_config
 from vla_accel_ros.models.pi.weights import LEROBOT as LEROBOT_NAMES
 from vla_accel_ros.models.pi.weights import before_names, pi_shapes, pi_sources
 from vla_accel_ros.models.policy import PROMPT_STATES, Policy
-from vla_accel_ros.models.processing.conventions import BEFORE_0_5, IDENTITIES, LEROBOT, Normalizer
+from vla_accel_ros.models.processing.conventions import BEFORE_0_5, IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import (
     ABSOLUTE,
     RELATIVE,
     check_since_0_4,
-    normalisation_modes,
-    read_lerobot_moments,
-    read_names,
     read_prompted_normalizers,
     read_relative,
 )
@@ -55,8 +50,6 @@ from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 PROMPT_STATE = "prompt_state"
 """The only setting of a training that lerobot's files may leave open."""
-IMAGES = "observation.images."
-EMPTY = IMAGES + "empty_camera_"
 FIELDS = LEROBOT_FIELDS | words("""
     paligemma_variant action_expert_variant dtype attention_implementation proj_width image_resolution
     resize_imgs_with_padding use_relative_actions relative_exclude_joints action_feature_names
@@ -71,8 +64,6 @@ FIXED: Mapping[str, Any] = {
 """Fields of config.json that change actions, with the value that is implemented."""
 MORE_STEPS = (RELATIVE, ABSOLUTE)
 """lerobot's steps beside that which writes the prompt."""
-STEPS, USUAL_STEPS = ("num_inference_steps", "num_steps"), 10
-"""Fields of config.json with the number of denoising steps, and the one of every public policy."""
 SINCE_0_5_1 = ("use_relative_actions", "relative_exclude_joints", "action_feature_names")
 SINCE_0_4_3 = "use_peft"
 """Fields of config.json, which the version that saves a policy writes anew."""
@@ -83,13 +74,6 @@ TRAIN_CONFIG, SINCE_0_5_0 = "train_config.json", "cudnn_deterministic"
 def holds(contents: Contents) -> bool:
     """Return whether lerobot's config.json names a pi0 or pi0.5, or the tensors have lerobot's names."""
     return contents.config.get("type") in ("pi0", "pi05") or before_names(contents.tensors) == LEROBOT_NAMES
-
-
-class ActionSizes(Protocol):
-    """What the size of an action needs of a network's sizes."""
-
-    @property
-    def action_dim(self) -> int: ...
 
 
 def read_config(contents: Contents) -> PiConfig:
@@ -104,14 +88,14 @@ def read_config(contents: Contents) -> PiConfig:
     check_since_0_4(contents.folder, contents.tensors, kind)
     check_fields(contents.config, f"{file}: ", FIELDS, FIXED)
     if OURS in contents.config:
-        config = own_sizes(contents)
+        config = own_sizes(contents, PiConfig.from_json)
     else:
         config = infer_config(
             pi_shapes(contents.table),
             str(contents.weights),
             contents.whole("chunk_size"),
             contents.whole("tokenizer_max_length", 200 if kind == "pi05" else 48),
-            cameras(contents),
+            lerobot_cameras(contents.config, f"{file}: "),
         )
     if config.kind != kind:
         raise ValueError(
@@ -127,23 +111,12 @@ def read_config(contents: Contents) -> PiConfig:
     return config
 
 
-def cameras(contents: Contents) -> tuple[str, ...]:
-    """Return the camera names in prefix order, without those that lerobot calls empty and never fills. Raises
-    ValueError if there are none."""
-    names = [name for name in _features(contents, "input_features", "VISUAL") if not name.startswith(EMPTY)]
-    if not names:
-        raise ValueError(
-            f"{contents.folder / 'config.json'}: input_features names no camera (type VISUAL); copy it again."
-        )
-    return tuple(name.removeprefix(IMAGES).removeprefix("observation.") for name in names)
-
-
 def load(contents: Contents, options: Options) -> Policy:
     """See checkpoint.load_policy."""
     folder, config = contents.folder, read_config(contents)
     tokenizer = load_tokenizer(folder, config.vocab)
     state, actions = options.normalizers(read_prompted_normalizers, folder, config, MORE_STEPS)
-    width = action_width(contents, config, actions)
+    width = action_width(contents, config.action_dim, actions)
     relative = read_relative(folder, width, contents.config) if options.normalize else None
     mask = options.actions(relative, width, str(folder))
     delay = trained_delay(contents, config.horizon)
@@ -151,17 +124,6 @@ def load(contents: Contents, options: Options) -> Policy:
     conventions = BEFORE_0_5 if prompt_state == "padded" else LEROBOT
     model = options.network(config, str(folder), lambda: read_pi(contents, config, options))
     return Policy(model, tokenizer, state, actions, mask, prompt_state, delay, conventions)
-
-
-def action_width(contents: Contents, config: ActionSizes, actions: Normalizer) -> int:
-    """Return D, the size of an action: from the statistics, else from config.json, else the network's."""
-    if actions.size:
-        return action_size(actions.size, config.action_dim, contents.folder)
-    features = _features(contents, "output_features", "ACTION")
-    shape = next(iter(features.values()), {}).get("shape")
-    if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > 0:
-        return min(shape[0], config.action_dim)
-    return config.action_dim
 
 
 def read_answer(contents: Contents) -> str:
@@ -243,7 +205,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     folder, config, missing = contents.folder, read_config(contents), Missing()
     arguments = folder, config, MORE_STEPS, statistics
     state, actions = missing.read(read_prompted_normalizers, *arguments, default=IDENTITIES)
-    width = action_width(contents, config, actions)
+    width = action_width(contents, config.action_dim, actions)
     relative = missing.read(read_relative, folder, width, contents.config)
     missing.read(load_tokenizer, folder, config.vocab)
     missing.read(lambda: pi_sources(contents.table, config, contents.weights))
@@ -252,51 +214,6 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     description = lerobot_description(contents, config, state, actions, missing, notes, statistics, relative)
     answer = read_answer(contents)
     return description if answer == "auto" else replace(description, trained_as={PROMPT_STATE: answer})
-
-
-def lerobot_description(
-    contents: Contents,
-    config: Sizes,
-    state: Normalizer,
-    actions: Normalizer,
-    missing: Missing,
-    notes: list[str],
-    statistics: str | None,
-    relative: np.ndarray | None = None,
-) -> Description:
-    """Describe any folder that lerobot saved, from what was read so far."""
-    steps = {
-        name: contents.config[name] for name in STEPS if contents.config.get(name, USUAL_STEPS) != USUAL_STEPS
-    }
-    notes = [*notes, *(f"{name} is {value}: set `steps` to it" for name, value in steps.items())]
-    moments = Missing().read(read_lerobot_moments, contents.folder, statistics, default=(NOTHING, NOTHING))
-    sources, names = missing.read(read_names, contents.folder, default=({}, ()))
-    return Description(
-        contents.folder,
-        "lerobot, safetensors",
-        config,
-        contents.tensors,
-        trained_range(state),
-        trained_range(actions),
-        missing.read(normalisation_modes, contents.folder, default="unknown"),
-        state_moments=moments[0],
-        action_moments=moments[1],
-        relative=relative,
-        camera_sources=sources,
-        joint_names=names,
-        notes=tuple(notes),
-        missing=tuple(missing.sentences),
-    )
-
-
-def _features(contents: Contents, field: str, kind: str) -> dict[str, dict[str, Any]]:
-    features = contents.config.get(field)
-    features = features if isinstance(features, dict) else {}
-    return {
-        name: value
-        for name, value in features.items()
-        if isinstance(value, dict) and value.get("type") == kind
-    }
 
 
 def weights(contents: Contents) -> Weights:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from vla_accel_ros.models.config import GemmaConfig, PiConfig, VisionConfig
 from vla_accel_ros.models.layers.gemma import KV, Condition, Gemma, PerToken, RMSNorm
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.vision import Embeddings, SigLIP
-from vla_accel_ros.models.network import Network
+from vla_accel_ros.models.network import Continued
 
 __all__ = ["KV", "Pi", "Worded", "time_embedding"]
 
@@ -45,64 +46,16 @@ class PaliGemmaSizes(Protocol):
     def vocab(self) -> int: ...
 
 
-class VisionTower(nn.Module):
-    """`vision_tower.vision_model`. Modules that only hold others reproduce the published parameter names,
-    which come from wrapping Hugging Face's PaliGemma and Gemma."""
-
-    def __init__(self, config: PaliGemmaSizes) -> None:
-        super().__init__()
-        self.vision_model = SigLIP(config.vision)
-
-
-class Projector(nn.Module):
-    """`multi_modal_projector.linear`"""
-
-    def __init__(self, config: PaliGemmaSizes) -> None:
-        super().__init__()
-        self.linear = nn.Linear(config.vision.width, config.prefix.width)
+def pali_gemma(config: PaliGemmaSizes) -> Holder:
+    """`paligemma.model`, named as Hugging Face's PaliGemma."""
+    return Holder(
+        vision_tower=Holder(vision_model=SigLIP(config.vision)),
+        multi_modal_projector=Holder(linear=nn.Linear(config.vision.width, config.prefix.width)),
+        language_model=Gemma(config.prefix, modulated=False, vocab=config.vocab),
+    )
 
 
-class PaliGemmaModel(nn.Module):
-    """`paligemma.model`"""
-
-    def __init__(self, config: PaliGemmaSizes) -> None:
-        super().__init__()
-        self.vision_tower = VisionTower(config)
-        self.multi_modal_projector = Projector(config)
-        self.language_model = Gemma(config.prefix, modulated=False, vocab=config.vocab)
-
-
-class PaliGemma(nn.Module):
-    """`paligemma`, whose `lm_head` is another name of the token embedding."""
-
-    def __init__(self, config: PiConfig) -> None:
-        super().__init__()
-        self.model = PaliGemmaModel(config)
-        self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False, device="meta")
-        self.tie_weights()
-
-    def tie_weights(self) -> None:
-        self.lm_head.weight = self.model.language_model.embed_tokens.weight
-
-
-class GemmaExpert(nn.Module):
-    """`gemma_expert`"""
-
-    def __init__(self, config: PiConfig) -> None:
-        super().__init__()
-        self.model = Gemma(config.expert, modulated=config.kind == "pi05")
-
-
-class PaliGemmaWithExpert(nn.Module):
-    """`paligemma_with_expert`"""
-
-    def __init__(self, config: PiConfig) -> None:
-        super().__init__()
-        self.paligemma = PaliGemma(config)
-        self.gemma_expert = GemmaExpert(config)
-
-
-class Worded(Network):
+class Worded(Continued):
     """The half that pi0, pi0.5 and pi0-FAST share: images and words become a prefix, which text continues.
 
     paligemma: the module with `model` and `lm_head`. first: position of the first token.
@@ -156,50 +109,6 @@ class Worded(Network):
         """tokens int64 [...] -> [..., W], multiplied by sqrt(W)."""
         return self.language_model.embed_tokens(tokens) * math.sqrt(self.config.prefix.width)
 
-    def prefix(
-        self,
-        embs: Tensor,
-        attend: Tensor | None = None,
-        positions: Tensor | None = None,
-        out: KV | None = None,
-    ) -> tuple[Tensor, KV]:
-        """Compute the prefix.
-
-        embs [B, T, W]; attend bool [B, T, T], True = row may attend to column, None = all see all; positions
-        int [B, T], None = 0..T-1. A row that may attend to nothing (padding) gives finite but meaningless
-        numbers.
-        out: memory for the keys and values, each [layers, B, kv, T, head_dim], instead of allocating it.
-        Returns hidden [B, T, W] after the final norm, and the KV of all T tokens.
-        """
-        positions = _count(embs, 0) if positions is None else positions
-        hidden, keys, values = self.language_model(embs, positions, attend)
-        return hidden, KV.of(keys, values, out)
-
-    def extend(
-        self,
-        embs: Tensor,
-        past: KV,
-        attend: Tensor | None = None,
-        positions: Tensor | None = None,
-        tail: KV | None = None,
-        out: KV | None = None,
-    ) -> tuple[Tensor, KV]:
-        """Continue a prefix causally (text).
-
-        embs [B, t, W]. past: the prefix, P tokens. tail: tokens that already continue it, R tokens. attend
-        bool [B, t, P + R + t], None = all of past and tail, and causal within embs. positions int [B, t],
-        None = P + R onwards. out: as in prefix.
-        Returns hidden [B, t, W] and the KV of the t new tokens alone.
-        """
-        parts = (past,) if tail is None else (past, tail)
-        old = sum(kv.k.shape[3] for kv in parts)
-        new = embs.shape[1]
-        positions = _count(embs, old) if positions is None else positions
-        if attend is None and new > 1:
-            attend = torch.ones(1, new, old + new, dtype=torch.bool, device=embs.device).tril(old)
-        hidden, keys, values = self.language_model(embs, positions, attend, parts)
-        return hidden, KV.of(keys, values, out)
-
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., W] -> scores of the next token [..., vocab], through the tied embedding."""
         return F.linear(hidden, self.embed_table)
@@ -213,7 +122,12 @@ class Pi(Worded):
         self.config = config
         width = config.expert.width
         pi05 = config.kind == "pi05"
-        self.paligemma_with_expert = PaliGemmaWithExpert(config)
+        head = nn.Linear(config.prefix.width, config.vocab, bias=False, device="meta")
+        self.paligemma_with_expert = Holder(
+            paligemma=Holder(model=pali_gemma(config), lm_head=head),
+            gemma_expert=Holder(model=Gemma(config.expert, modulated=pi05)),
+        )
+        self.tie_weights()
         self.action_in_proj = nn.Linear(config.action_dim, width)
         self.action_out_proj = nn.Linear(width, config.action_dim)
         if pi05:
@@ -226,7 +140,7 @@ class Pi(Worded):
 
     def tie_weights(self) -> None:
         """Make the language head and the token embedding one tensor again, after parameters were replaced."""
-        self.paligemma_with_expert.paligemma.tie_weights()
+        self.paligemma.lm_head.weight = self.embed_table
 
     @property
     def expert(self) -> Gemma:

@@ -21,19 +21,13 @@ from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, own_sizes
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty, fill
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.json_file import check_pointer, read_json
 from vla_accel_ros.models.layers.fused import fused_parts
-from vla_accel_ros.models.pi.checkpoint import (
-    FIELDS,
-    make_policy,
-    openpi_description,
-    own_sizes,
-    with_horizon,
-)
+from vla_accel_ros.models.pi.checkpoint import FIELDS, make_policy, openpi_description, with_horizon
 from vla_accel_ros.models.pi.jax_names import jax_config, parameter_shapes, slices
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import finished, pi_sources
@@ -132,7 +126,7 @@ def read_config(contents: Contents, arrays: list[Array]) -> PiConfig:
     action_horizon. Raises ValueError if a setting is unknown."""
     check_fields(contents.config, f"{contents.folder / 'config.json'}: ", FIELDS, {})
     if OURS in contents.config:
-        return own_sizes(contents)
+        return own_sizes(contents, PiConfig.from_json)
     try:
         config = jax_config({array.name: array.shape for array in arrays})
     except KeyError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import LEROBOT as LEROBOT_FIELDS
-from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, OURS, check_fields, words
+from vla_accel_ros.models.checkpoints.fields import LEROBOT_FIXED, OURS, check_fields, part, words
 from vla_accel_ros.models.checkpoints.formats import (
     Contents,
     Format,
@@ -25,6 +25,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     read_sizes,
     renamed,
 )
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras, lerobot_description
 from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import GemmaConfig
@@ -32,7 +33,6 @@ from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_o
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import check_training, known_training, openpi_description
 from vla_accel_ros.models.pi.infer_config import PREFIX, VISION, VISION_HEAD_DIM
-from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.pi.training import DELTA
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer
@@ -47,7 +47,6 @@ from vla_accel_ros.models.processing.lerobot_processors import (
     read_relative,
 )
 from vla_accel_ros.models.processing.norm_stats import read_normalizers as openpi_normalizers
-from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
 
 ROOT = "model."
@@ -159,11 +158,9 @@ def infer_pi_fast(shapes: Shapes, data: Mapping[str, Any]) -> PiFastConfig:
 
 def _channels(data: Mapping[str, Any]) -> int:
     """Return D of output_features. The tokens say nothing of it."""
-    features = data.get("output_features")
-    action = features.get("action") if isinstance(features, dict) else None
-    shape = action.get("shape") if isinstance(action, dict) else None
+    shape = part(data, "output_features.action.shape")
     if not isinstance(shape, list) or len(shape) != 1:
-        raise ValueError(f"output_features.action is {action!r}; give its shape [D], the robot's channels.")
+        raise ValueError(f"output_features.action.shape is {shape!r}; give [D], the robot's channels.")
     return whole({"shape": shape[0]}, "output_features.action.shape")
 
 

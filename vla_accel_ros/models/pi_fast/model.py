@@ -10,27 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import RMSNorm
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.vision import Embeddings
-from vla_accel_ros.models.pi.model import PaliGemmaModel, Worded
+from vla_accel_ros.models.pi.model import Worded, pali_gemma
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
-
-
-class PaliGemma(nn.Module):
-    """`paligemma`"""
-
-    def __init__(self, config: PiFastConfig) -> None:
-        super().__init__()
-        self.model = PaliGemmaModel(config)
-        if not config.openpi:
-            self.lm_head = nn.Linear(config.prefix.width, config.vocab, bias=False)
-
-
-class Outer(nn.Module):
-    """`paligemma_with_expert`"""
-
-    def __init__(self, config: PiFastConfig) -> None:
-        super().__init__()
-        self.paligemma = PaliGemma(config)
 
 
 class PiFast(Worded):
@@ -39,7 +22,10 @@ class PiFast(Worded):
     def __init__(self, config: PiFastConfig) -> None:
         super().__init__()
         self.config, self.first = config, -int(config.openpi)
-        self.paligemma_with_expert = Outer(config)
+        parts: dict[str, nn.Module] = {"model": pali_gemma(config)}
+        if not config.openpi:
+            parts["lm_head"] = nn.Linear(config.prefix.width, config.vocab, bias=False)
+        self.paligemma_with_expert = Holder(paligemma=Holder(**parts))
 
     def set_precision(self, dtype: torch.dtype) -> PiFast:
         """Cast to dtype, except for patch and position embeddings and Gemma's norms, as pi0's."""

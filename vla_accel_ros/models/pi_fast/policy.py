@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_accel_ros.models.network_policy import HostInputs
 from vla_accel_ros.models.pi_fast.config import PiFastConfig
 from vla_accel_ros.models.pi_fast.fast import FastTokenizer
 from vla_accel_ros.models.pi_fast.model import PiFast
-from vla_accel_ros.models.policy import HostInputs, Policy
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import state_bins
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from vla_accel_ros.models.checkpoints.fields import check_fields
+from vla_accel_ros.models.checkpoints.fields import check_fields, part
 from vla_accel_ros.models.checkpoints.shards import open_weights
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.processing.norm_stats import check_ordered, finite_numbers
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER = "normalizer_processor", "unnormalizer_processor"
@@ -329,9 +329,7 @@ class _Dataset:
     data: dict[str, Any]
 
     def numbers(self, key: str, which: str) -> np.ndarray:
-        entry = self.data.get(key)
-        value = entry.get(which) if isinstance(entry, dict) else None
-        return finite_numbers(value, f"{self.file}: {key}.{which}")
+        return finite_numbers(part(self.data.get(key), which), f"{self.file}: {key}.{which}")
 
 
 def _read_dataset(dataset: str) -> _Dataset:
@@ -379,12 +377,7 @@ def _normalizer(
     else:
         first, second = (other.numbers(key, which) for which in STATISTICS[mode])
     where = matches[0].state_file if other is None else other.file
-    if len(first) != len(second):
-        raise ValueError(f"{where}: {key} has {len(first)} and {len(second)} numbers; copy it again.")
-    bad = np.flatnonzero(second < (0 if mode == "MEAN_STD" else first))
-    if len(bad):
-        low, high = ("0", "std") if mode == "MEAN_STD" else STATISTICS[mode]
-        raise ValueError(f"{where}: {key}.{high}[{bad[0]}] is below {low}; compute the statistics again.")
+    check_ordered(first, second, STATISTICS[mode], f"{where}: {key}")
     normalizer = make_normalizer(mode, first, second, _epsilon(file, matches[0]))
     if not np.isfinite([normalizer.shift, normalizer.scale]).all():
         raise ValueError(f"{where}: {key} exceeds float32; compute the statistics again.")

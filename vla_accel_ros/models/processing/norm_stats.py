@@ -6,6 +6,7 @@ guessed: with several sets one must be named, and a policy without statistics mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def _normalizer(stats: Any, group: str, quantile: bool, file: Path) -> Normalizer:
     first, second = ("q01", "q99") if quantile else ("mean", "std")
     a, b = _numbers(stats, group, first, file), _numbers(stats, group, second, file)
-    where = f"{file}: norm_stats.{group}"
-    if len(a) != len(b):
-        raise ValueError(f"{where} has {len(a)} {first} but {len(b)} {second}; compute the statistics again.")
-    bad = np.flatnonzero(b < (a if quantile else 0))
-    if len(bad):
-        lowest = "q01" if quantile else "0"
-        raise ValueError(f"{where}.{second}[{bad[0]}] is below {lowest}; compute the statistics again.")
+    check_ordered(a, b, (first, second), f"{file}: norm_stats.{group}")
     return Normalizer.quantile(a, b) if quantile else Normalizer.mean_std(a, b)
 
 
@@ -84,6 +79,19 @@ def finite_numbers(value: Any, where: str) -> np.ndarray:
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise ValueError(f"{where} must be a list of finite numbers, one a dimension.")
     return values
+
+
+def check_ordered(first: np.ndarray, second: np.ndarray, names: Sequence[str], where: str) -> None:
+    """Raise ValueError unless two statistics [D] have as many numbers, none of the second below that of the
+    first, or below 0 if it is a deviation."""
+    if len(first) != len(second):
+        raise ValueError(
+            f"{where} has {len(first)} {names[0]} but {len(second)} {names[1]}; compute the statistics again."
+        )
+    least, called = (np.zeros(1), "0") if "std" in names[1] else (first, names[0])
+    below = np.flatnonzero(second < least)
+    if len(below):
+        raise ValueError(f"{where}.{names[1]}[{below[0]}] is below {called}; compute the statistics again.")
 
 
 def _numbers(stats: Any, group: str, field: str, file: Path) -> np.ndarray:

@@ -22,9 +22,9 @@ from vla_accel_ros.models.checkpoints.formats import (
     renamed,
     trained_delay,
 )
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_description
 from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty
-from vla_accel_ros.models.pi.lerobot_checkpoint import lerobot_description
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import check_since_0_4, read_prompted_normalizers
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig

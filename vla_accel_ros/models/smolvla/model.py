@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.layers.gemma import KV
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.vision import SigLIP, joined
 from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.pi.model import time_embedding
@@ -26,52 +27,17 @@ from vla_accel_ros.models.smolvla.stack import Stack, rotary_tables
 UNUSED = "vlm_with_expert.vlm.lm_head.weight"
 
 
-class ModalityProjection(nn.Module):
-    """`modality_projection.proj`"""
-
-    def __init__(self, config: SmolVLAConfig) -> None:
-        super().__init__()
-        self.proj = nn.Linear(config.vision.width * config.shuffle**2, config.prefix.width, bias=False)
-
-
 class Connector(nn.Module):
     """Patches [N, side * side, C] to tokens [N, (side / s)^2, W]: s x s neighbours become one token."""
 
     def __init__(self, config: SmolVLAConfig) -> None:
         super().__init__()
         self.shuffle = config.shuffle
-        self.modality_projection = ModalityProjection(config)
+        joined_width = config.vision.width * config.shuffle**2
+        self.modality_projection = Holder(proj=nn.Linear(joined_width, config.prefix.width, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.modality_projection.proj(joined(x, self.shuffle))
-
-
-class VLMModel(nn.Module):
-    """`vlm.model`"""
-
-    def __init__(self, config: SmolVLAConfig) -> None:
-        super().__init__()
-        self.vision_model = SigLIP(config.vision)
-        self.connector = Connector(config)
-        self.text_model = Stack(config.prefix, [False] * config.prefix.depth, config.vocab)
-
-
-class VLM(nn.Module):
-    """`vlm`"""
-
-    def __init__(self, config: SmolVLAConfig) -> None:
-        super().__init__()
-        self.model = VLMModel(config)
-
-
-class VLMWithExpert(nn.Module):
-    """`vlm_with_expert`"""
-
-    def __init__(self, config: SmolVLAConfig) -> None:
-        super().__init__()
-        self.vlm = VLM(config)
-        cross = [layer in config.crossing for layer in range(config.expert.depth)]
-        self.lm_expert = Stack(config.expert, cross)
 
 
 class SmolVLA(Network):
@@ -81,7 +47,13 @@ class SmolVLA(Network):
         super().__init__()
         self.config = config
         width = config.expert.width
-        self.vlm_with_expert = VLMWithExpert(config)
+        model = Holder(
+            vision_model=SigLIP(config.vision),
+            connector=Connector(config),
+            text_model=Stack(config.prefix, [False] * config.prefix.depth, config.vocab),
+        )
+        cross = [layer in config.crossing for layer in range(config.expert.depth)]
+        self.vlm_with_expert = Holder(vlm=Holder(model=model), lm_expert=Stack(config.expert, cross))
         self.state_proj = nn.Linear(config.state_dim, config.prefix.width)
         self.action_in_proj = nn.Linear(config.action_dim, width)
         self.action_out_proj = nn.Linear(width, config.action_dim)

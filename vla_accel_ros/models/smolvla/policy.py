@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.models.policy import Policy, PolicyInputs
+from vla_accel_ros.models.network_policy import PolicyInputs
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
@@ -53,16 +54,12 @@ class SmolVLAPolicy(Policy):
     """The network and its pre- and post-processing; see Policy. prompt_state is not used."""
 
     model: SmolVLA  # type: ignore[assignment]
+    pixel_rule: ClassVar[PixelRule] = PIXELS
 
     @property
     def config(self) -> SmolVLAConfig:  # type: ignore[override]
         """The network's sizes."""
         return self.model.config
-
-    @property
-    def pixel_rule(self) -> PixelRule:
-        """How a camera image becomes the network's pixels."""
-        return PIXELS
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
         """Return the network's pixels float32 [V, 3, S, S] in [-1, 1] from images uint8 [H, W, 3] of any

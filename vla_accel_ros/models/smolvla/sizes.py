@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras
 from vla_accel_ros.models.config import LlamaConfig, VisionConfig
 from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
 from vla_accel_ros.models.smolvla.config import NORM_EPS, SmolVLAConfig
@@ -19,8 +20,6 @@ VLM = "model.vlm_with_expert.vlm.model."
 VISION, TEXT = VLM + "vision_model.", VLM + "text_model."
 EXPERT = "model.vlm_with_expert.lm_expert."
 HEAD_DIM = 64
-IMAGES = "observation.images."
-EMPTY = IMAGES + "empty_camera_"
 FIELDS = LEROBOT | words("""
     resize_imgs_with_padding vlm_model_name load_vlm_weights attention_mode prefix_length pad_language_to
     num_expert_layers num_vlm_layers self_attn_every_n_layers expert_width_multiplier
@@ -76,16 +75,3 @@ def _check_resize(data: Mapping[str, Any], vision: VisionConfig) -> None:
             f"resize_imgs_with_padding is {data.get('resize_imgs_with_padding')!r}; the image tower takes "
             f"[{side}, {side}]."
         )
-
-
-def lerobot_cameras(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the camera names in prefix order, without those that lerobot calls empty and never fills."""
-    features = data.get("input_features")
-    features = features if isinstance(features, dict) else {}
-    keys = [
-        key for key, value in features.items() if isinstance(value, dict) and value.get("type") == "VISUAL"
-    ]
-    keys = [key for key in keys if not key.startswith(EMPTY)]
-    if not keys:
-        raise ValueError("input_features names no camera (type VISUAL); copy config.json again.")
-    return tuple(key.removeprefix(IMAGES).removeprefix("observation.") for key in keys)

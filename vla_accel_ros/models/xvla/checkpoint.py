@@ -27,9 +27,9 @@ from vla_accel_ros.models.checkpoints.formats import (
     renamed,
     trained_delay,
 )
+from vla_accel_ros.models.checkpoints.lerobot import action_width, lerobot_description
 from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, named
 from vla_accel_ros.models.checkpoints.streaming import empty
-from vla_accel_ros.models.pi.lerobot_checkpoint import action_width, lerobot_description
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers, read_steps
 from vla_accel_ros.models.text.tokenizer import load_tokenizer
@@ -102,8 +102,9 @@ def load(contents: Contents, options: Options) -> XVLAPolicy:
     tokenizer = load_tokenizer(folder, config.text.vocab)
     domain = read_domain(folder, config)
     state, actions = options.normalizers(read_lerobot_normalizers, folder, STEPS)
-    width = action_width(contents, config, actions) if actions.size or config.action_mode == "auto" else 0
-    width = width or REAL.get(config.action_mode, config.action_dim)
+    width = REAL.get(config.action_mode, config.action_dim)
+    if actions.size or config.action_mode == "auto":
+        width = action_width(contents, config.action_dim, actions)
     mask = options.actions(None, width, str(folder))
     delay = trained_delay(contents, config.horizon)
 

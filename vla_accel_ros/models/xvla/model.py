@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
 from vla_accel_ros.models.layers.vision import MLP
 from vla_accel_ros.models.network import Network
@@ -89,14 +90,6 @@ class BartEncoder(nn.Module):
         return x
 
 
-class LanguageModel(nn.Module):
-    """`language_model`, of which only the encoder is used."""
-
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__()
-        self.encoder = BartEncoder(config)
-
-
 class PositionEmbedding(nn.Module):
     """Half of the channels tell the column, the others the row."""
 
@@ -135,16 +128,6 @@ class Projector(nn.Module):
         x = self.image_position_embed(x).flatten(2).transpose(1, 2)
         x = x + self.visual_temporal_embed.pos_idx_to_embed[0]
         return self.image_proj_norm(self.image_projection(torch.cat((x.mean(dim=1, keepdim=True), x), dim=1)))
-
-
-class VLM(nn.Module):
-    """`vlm`"""
-
-    def __init__(self, config: XVLAConfig) -> None:
-        super().__init__()
-        self.vision_tower = DaViT(config.vision)
-        self.multi_modal_projector = Projector(config)
-        self.language_model = LanguageModel(config.text)
 
 
 class DomainLinear(nn.Module):
@@ -242,7 +225,12 @@ class XVLA(Network):
     def __init__(self, config: XVLAConfig) -> None:
         super().__init__()
         self.config = config
-        self.vlm, self.transformer = VLM(config), Transformer(config)
+        self.vlm = Holder(
+            vision_tower=DaViT(config.vision),
+            multi_modal_projector=Projector(config),
+            language_model=Holder(encoder=BartEncoder(config.text)),
+        )
+        self.transformer = Transformer(config)
 
     def encode(self, images: Tensor) -> Tensor:
         """images float [N, 3, S, S], normalised -> image tokens [N, n, W]."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_accel_ros.models.policy import HostInputs, Policy
+from vla_accel_ros.models.network_policy import HostInputs
+from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
 from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
 from vla_accel_ros.models.xvla.config import XVLAConfig
@@ -63,6 +64,7 @@ class XVLAPolicy(Policy):
 
     model: XVLA  # type: ignore[assignment]
     domain: int = 0
+    pixel_rule: ClassVar[PixelRule] = PIXELS
 
     @property
     def config(self) -> XVLAConfig:  # type: ignore[override]
@@ -73,11 +75,6 @@ class XVLAPolicy(Policy):
     def image_size(self) -> int:
         """S, side of the network's square input."""
         return self.config.image_size
-
-    @property
-    def pixel_rule(self) -> PixelRule:
-        """How a camera image becomes the network's pixels."""
-        return PIXELS
 
     def host_inputs(self, observation: Observation) -> HostInputs:
         """See Policy. Raises ValueError, too, if the main camera is absent: its tokens are read with the

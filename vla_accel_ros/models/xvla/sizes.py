@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
+from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras
 from vla_accel_ros.models.inferred import Shapes, axes, depth, tensors_of, whole
 from vla_accel_ros.models.openvla.sizes import GENERATION, TRANSFORMERS
-from vla_accel_ros.models.smolvla.sizes import lerobot_cameras
 from vla_accel_ros.models.xvla.config import CONVOLUTIONS, BartConfig, DaViTConfig, XVLAConfig
 from vla_accel_ros.models.xvla.grippers import GRIPPERS
 from vla_accel_ros.models.xvla.model import UNUSED_POSITIONS

@@ -31,11 +31,12 @@ from vla_accel_ros.engine.stages.precision import ROWS
 from vla_accel_ros.engine.stages.stages import Progress as Preparing
 from vla_accel_ros.models.calibration import of_a_network_to_come
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy, with_statistics
-from vla_accel_ros.models.checkpoints.description import Description, trained_range
+from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
 from vla_accel_ros.models.policies import AnyPolicy
 from vla_accel_ros.models.processing.conventions import Normalizer
+from vla_accel_ros.models.processing.ranges import trained_range
 from vla_accel_ros.sensing.trained import TrainedState
 from vla_accel_ros.types import Observation
 

@@ -30,8 +30,8 @@ from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.micro_requests import ACTIONS, DENOISE
+from vla_accel_ros.models.network_policy import HostInputs
 from vla_accel_ros.models.policies import CapturablePolicy
-from vla_accel_ros.models.policy import HostInputs
 
 LENGTHS = 64
 """Most pairs of numbers of images and words with graphs: prompts of SmolVLA have up to 48 words."""
