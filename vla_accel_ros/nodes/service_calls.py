@@ -22,6 +22,7 @@ from rclpy.client import Client
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.task import Future
+from std_srvs.srv import Trigger
 
 FIRST_AGAIN_S, AGAIN_S = 0.05, 0.5
 """Seconds after which an idempotent request is repeated: the first time, and at most."""
@@ -55,45 +56,58 @@ def ask_again(ask: Callable[[], Future], timeout_s: float, wait: Wait) -> Any:
             return answered[0] if answered else None
 
 
-def introduce(
-    node: Node, server: str, timeout_s: float, wait: Wait, told: Callable[[Future], object] | None = None
-) -> None:
+def introduce(node: Node, server: str, timeout_s: float, wait: Wait) -> None:
     """Make a server discover all clients that the node's process has now, if it answers at all.
 
     The entities of a process are discovered in the order of their creation: a server that answers a later
     client knows the earlier ones. server: a node's name; nothing is done if it has no parameter services.
-    told: called with an answer when it arrives, for a `wait` that would notice it late.
     """
     service = node.resolve_service_name(f"{server}/get_parameters")
     if service in dict(node.get_service_names_and_types()):
         client = node.create_client(GetParameters, service)
-
-        def ask() -> Future:
-            future = client.call_async(GetParameters.Request())
-            if told is not None:
-                future.add_done_callback(told)
-            return future
-
-        ask_again(ask, timeout_s, wait)
+        ask_again(partial(client.call_async, GetParameters.Request()), timeout_s, wait)
         node.destroy_client(client)
 
 
 def answer(
+    node: Node, client: Client, request: object, timeout_s: float, wait: Wait, once: bool
+) -> Any | None:
+    """The answer to a request of a node's client, or None. once: the request must not be repeated."""
+    ask = partial(client.call_async, request)
+    if not once:
+        return ask_again(ask, timeout_s, wait)
+    introduce(node, client.srv_name.rpartition("/")[0], timeout_s, wait)
+    future = ask()
+    return future.result() if wait(future.done, timeout_s) else None
+
+
+def call(
     node: Node,
-    server: str,
-    ask: Callable[[], Future],
+    client: Client,
+    request: object,
     timeout_s: float,
     wait: Wait,
     once: bool,
-    told: Callable[[Future], object] | None = None,
+    find_s: float | None = None,
 ) -> Any:
-    """The answer of a service of `server`, or None. once: the request must not be repeated. told: as in
-    `introduce`."""
-    if not once:
-        return ask_again(ask, timeout_s, wait)
-    introduce(node, server, timeout_s, wait, told)
-    future = ask()
-    return future.result() if wait(future.done, timeout_s) else None
+    """As `answer`, for a person. find_s: how long to look for the service; None: timeout_s. Raises
+    TimeoutError, one sentence, if there is no such service, or no answer in time."""
+    find_s = timeout_s if find_s is None else find_s
+    if not is_there(client, find_s):
+        raise TimeoutError(
+            f"no service {client.srv_name} within {find_s:g} s: start its node, or run `vla doctor`"
+        )
+    response = answer(node, client, request, timeout_s, wait, once)
+    if response is None:
+        raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s: run `vla doctor`")
+    return response
+
+
+def sentence(response: Trigger.Response) -> str:
+    """What a node says to an order. Raises ValueError with that if the node refuses."""
+    if not response.success:
+        raise ValueError(response.message)
+    return str(response.message)
 
 
 def spinning(executor: Executor) -> Wait:
@@ -151,7 +165,6 @@ class ServiceCalls:
         try:
             if not is_there(client, timeout_s):
                 return None
-            server, ask = client.srv_name.rpartition("/")[0], partial(client.call_async, request)
-            return answer(self._asker, server, ask, timeout_s, self._wait, once)
+            return answer(self._asker, client, request, timeout_s, self._wait, once)
         finally:
             self._asker.destroy_client(client)

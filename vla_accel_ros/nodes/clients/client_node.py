@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -22,7 +22,7 @@ from rosgraph_msgs.msg import Clock
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.shutdown import leave_graph
-from vla_accel_ros.nodes.service_calls import spinning
+from vla_accel_ros.nodes.service_calls import call, spinning
 
 T = TypeVar("T", bound="ClientNode")
 
@@ -54,6 +54,22 @@ class ClientNode:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         leave_graph(self._node, self._context)
+
+    def _call(
+        self,
+        kind: type,
+        service: str,
+        request: object,
+        timeout_s: float,
+        once: bool = False,
+        find_s: float | None = None,
+    ) -> Any:
+        """The answer of a service; see service_calls.call."""
+        client = self._node.create_client(kind, service)
+        try:
+            return call(self._node, client, request, timeout_s, self._wait, once, find_s)
+        finally:
+            self._node.destroy_client(client)
 
 
 class FleetWatcher(ClientNode):

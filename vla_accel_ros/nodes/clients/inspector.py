@@ -34,7 +34,6 @@ from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.qos import ALL_LATCHED, LATCHED, REPORT, TRANSFORMS
 from vla_accel_ros.nodes.running.executor import DirectExecutor
-from vla_accel_ros.nodes.service_calls import ask_again, is_there
 from vla_accel_ros.recording.robots import of_robot
 from vla_accel_ros.sensing.arrivals import Arrival, Inputs, Watched
 from vla_accel_ros.sensing.cameras.image import compressed_view, image_view
@@ -243,13 +242,9 @@ class Inspector(ClientNode):
         return sorted(names - {self._node.get_fully_qualified_name()})
 
     def _ask(self, kind: type, service: str, request: object) -> Any:
-        client = self._node.create_client(kind, service)
-        try:
-            if not is_there(client, ANSWER_S):
-                return None
-            return ask_again(partial(client.call_async, request), ANSWER_S, self._wait)
-        finally:
-            self._node.destroy_client(client)
+        with suppress(TimeoutError):
+            return self._call(kind, service, request, ANSWER_S)
+        return None
 
     def _spin(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         end = time.monotonic() + seconds

@@ -15,7 +15,6 @@ import rclpy
 from rclpy.executors import ExternalShutdownException
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
-from rclpy.task import Future
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -25,7 +24,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.listener import Listener
 from vla_accel_ros.nodes.running.executor import DirectExecutor
 from vla_accel_ros.nodes.running.shutdown import leave_graph
-from vla_accel_ros.nodes.service_calls import answer, introduce, is_there
+from vla_accel_ros.nodes.service_calls import call, introduce, sentence
 
 ANSWER_S = 30.0
 """Longest time to find a service and get its answer: a node that starts on a busy host is slow."""
@@ -57,6 +56,7 @@ class Operator(Listener):
         self._clients: dict[str, Any] = {}
         self._executor = DirectExecutor(context=self._context)
         self._executor.add_node(node)
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._spin, name="operator", daemon=True)
         self._thread.start()
 
@@ -68,6 +68,7 @@ class Operator(Listener):
 
     def close(self) -> None:
         """Leave the graph."""
+        self._over.set()
         self._executor.shutdown()
         self._thread.join()
         leave_graph(self.node, self._context)
@@ -112,28 +113,13 @@ class Operator(Listener):
 
         Raises TimeoutError if there is no such service, or no answer in time.
         """
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = self.node.create_client(kind, name)
-        if not is_there(client, timeout_s):
-            raise TimeoutError(
-                f"no service {client.srv_name} within {timeout_s:g} s: start its node, or run `vla doctor`"
-            )
-
-        def ask() -> Future:
-            future = client.call_async(request)
-            future.add_done_callback(self.changed)
-            return future
-
-        server = name.rpartition("/")[0]
-        response = answer(self.node, server, ask, timeout_s, self._comes, once, self.changed)
-        if response is None:
-            raise TimeoutError(f"no answer from {client.srv_name} within {timeout_s:g} s: run `vla doctor`")
-        return response
+        if name not in self._clients:
+            self._clients[name] = self.node.create_client(kind, name)
+        return call(self.node, self._clients[name], request, timeout_s, self._comes, once)
 
     def introduce(self, node: str, timeout_s: float = ANSWER_S) -> None:
         """Make a node discover all clients that exist now; its answers to unknown clients can be lost."""
-        introduce(self.node, node, timeout_s, self._comes, self.changed)
+        introduce(self.node, node, timeout_s, self._comes)
 
     def _comes(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:
@@ -142,14 +128,13 @@ class Operator(Listener):
             return False
 
     def _trigger(self, name: str, timeout_s: float, once: bool = False) -> str:
-        response = self.call(Trigger, name, Trigger.Request(), timeout_s, once)
-        if not response.success:
-            raise ValueError(response.message)
-        return response.message
+        return sentence(self.call(Trigger, name, Trigger.Request(), timeout_s, once))
 
     def _spin(self) -> None:
         try:
-            self._executor.spin()
+            while not self._over.is_set():
+                self._executor.spin_once()
+                self.changed()  # an answer of a service may have come
         except ExternalShutdownException:
             pass
         except Exception as error:

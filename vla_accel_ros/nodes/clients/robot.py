@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 
 from vla_accel_msgs.action import RunPolicy
 from vla_accel_ros.nodes.clients.client_node import ClientNode
-from vla_accel_ros.nodes.service_calls import answer, is_there
+from vla_accel_ros.nodes.service_calls import sentence
 
 ACTION = "run_policy"
 ANSWER_S = 10.0
@@ -113,26 +113,8 @@ class Robot(ClientNode):
         return self._order("reclaim")
 
     def _order(self, name: str) -> str:
-        client = self._node.create_client(Trigger, f"trajectory/{name}")
-        try:
-            if not is_there(client, ANSWER_S):
-                raise TimeoutError(f"no service {client.srv_name}: start the robot, or run `vla doctor`")
-            server = client.srv_name.rpartition("/")[0]
-            response = answer(
-                self._node,
-                server,
-                lambda: client.call_async(Trigger.Request()),
-                ORDER_S,
-                self._wait,
-                once=True,
-            )
-        finally:
-            self._node.destroy_client(client)
-        if response is None:
-            raise TimeoutError(f"no answer from {client.srv_name} within {ORDER_S:g} s: run `vla doctor`")
-        if not response.success:
-            raise ValueError(response.message)
-        return response.message
+        service, request = f"trajectory/{name}", Trigger.Request()
+        return sentence(self._call(Trigger, service, request, ORDER_S, once=True, find_s=ANSWER_S))
 
     def _ends(self, result: Future, timeout_s: float) -> bool:
         """Whether a run has its result in time. Raises TimeoutError if its server is gone."""
