@@ -34,7 +34,7 @@ OF_NEIGHBOURS = (
     "nodes.fleet",
     "nodes.fleet_inference",
     "nodes.openpi_inference",
-    "nodes.params.fleet_scheduler",
+    "nodes.params.fleet",
     "nodes.sim_",
 )
 """Nodes of a fleet and of the simulator, and their parameters."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from handovers import Parameters, scene
 from handovers.styles import Moving
-from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.outputs.reports import ReportedState
 
 DELAYS_S = (0.0, 0.01, 0.03, 0.05, 0.06, 0.1, 0.15, 0.2)
-MODES: tuple[Mode, ...] = ("blend", "async")
+MODES = ("blend", "async")
 LEAD_S, LEAD_MAX_S = Parameters().lead_s, Parameters().lead_max_s
 _SECONDS, _LEARNING_S = 8, 4
 
@@ -24,7 +23,7 @@ _SECONDS, _LEARNING_S = 8, 4
 class Late:
     """One delay. fixed, adapted: peak acceleration [rad/s^2] with the expected and the measured lead_s."""
 
-    mode: Mode
+    mode: str
     delay_s: float
     fixed: float
     adapted: float
@@ -45,14 +44,14 @@ def lines(rows: Iterable[Late]) -> Iterable[str]:
         yield f"| {row.mode} | {delay_ms:.0f} | {row.fixed:,.0f} | {row.adapted:,.0f} | {row.lead_s:.3f} |"
 
 
-def measure(mode: Mode, delay_s: float) -> Late:
+def measure(mode: str, delay_s: float) -> Late:
     """One mode and delay."""
     fixed, _ = _play(mode, delay_s, measures=False)
     adapted, lead_s = _play(mode, delay_s, measures=True)
     return Late(mode, delay_s, fixed, adapted, lead_s)
 
 
-def _play(mode: Mode, delay_s: float, measures: bool) -> tuple[float, float]:
+def _play(mode: str, delay_s: float, measures: bool) -> tuple[float, float]:
     """Peak acceleration after some seconds, and the lead_s of the end."""
     controller = scene.Motors(from_desired=True)
 

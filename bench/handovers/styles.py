@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from handovers import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
-from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.reports import ReportedState
@@ -92,7 +91,7 @@ class Moving:
         self,
         joints: tuple[str, ...],
         limits: JointLimits,
-        mode: Mode,
+        mode: str,
         committed: bool = True,
         state: Callable[[int], ReportedState] | None = None,
     ):

@@ -57,7 +57,7 @@ class EpisodeOfExtremes(EpisodeOfMany):
     def _parameters(self) -> Parameters:
         rng = self._extreme
         mode, blend_s, lead_s = rng.choice(MODES), rng.choice((0.0, 0.05, 0.5, 2.0)), rng.choice(LEADS_S)
-        return Parameters(Options(mode, blend_s, rng.choice((None, 1, 2, 8, 100))), lead_s)
+        return Parameters(Options(mode, blend_s, rng.choice((0, 1, 2, 8, 100))), lead_s)
 
     def _every(self, period_ns: int, happen: Callable[[], None]) -> None:
         super()._every(S // self._watchdog_hz if happen == self._watch else period_ns, happen)

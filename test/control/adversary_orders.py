@@ -53,7 +53,12 @@ class Orders(Ways):
         parameters = super()._parameters()
         if self.robot.kind != "joint_trajectory" or not set(self.faults) & set(ORDERS):
             return parameters
-        return replace(parameters, options=replace(parameters.options, switches=self.apart.random() < 0.4))
+        return replace(
+            parameters,
+            options=replace(
+                parameters.options, release_by="switch" if self.apart.random() < 0.4 else "pause"
+            ),
+        )
 
     def _start(self, go_on: bool = True) -> Process:
         self.until["deaf"], self.inactive = self.t_ns - 1, False

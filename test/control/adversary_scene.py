@@ -21,7 +21,6 @@ from world import Clock, Disk, Parameters, Process, StreamLine, TrajectoryLine, 
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import ChunkTiming, Controller, Stream, Teleop
-from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.orders.homing import Action
@@ -35,7 +34,7 @@ S = 1_000_000_000
 MS = S // 1000
 EPOCH = 1_000 * S
 KINDS = ("joint_trajectory", "forward_command", "servo_joint", "servo_twist")
-MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+MODES = ("block", "async", "blend", "rtc")
 LEADS_S = (0.0, 0.01, 0.03, 0.1)
 SCALE = 0.5
 """Share of its speed at which a controller executes while a person has pushed its slider."""
@@ -227,7 +226,7 @@ class Scene(ABC):
     def _parameters(self) -> Parameters:
         rng = self.rng
         mode, blend_s, lead_s = rng.choice(MODES), rng.choice((0.0, 0.05, 0.2, 1.0)), rng.choice(LEADS_S)
-        return Parameters(Options(mode, blend_s, rng.choice((None, None, 1, 8))), lead_s)
+        return Parameters(Options(mode, blend_s, rng.choice((0, 0, 1, 8))), lead_s)
 
     def _contract(self) -> Contract:
         return self.robot.contract

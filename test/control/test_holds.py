@@ -22,7 +22,7 @@ from vla_accel_ros.control.following.watchdog import OPERATOR, RELEASED
 from vla_accel_ros.control.holds import RESTARTED, UNKNOWN
 from vla_accel_ros.control.state_file import LARGEST, Restored, StateFile
 
-PAUSES, SWITCHES = Options(), Options(switches=True, release_to=("theirs",))
+PAUSES, SWITCHES = Options(), Options(release_by="switch", release_to="theirs")
 
 
 class Node(Process):

@@ -8,7 +8,7 @@ from executed import TrajectoryController, judge_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vla_accel_ros.control.chunking.buffer import MODES, Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import MODES, TrajectoryBuffer
 from vla_accel_ros.control.horizon import Horizons, limited
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import TrajectoryPoint
@@ -24,7 +24,7 @@ LIMITS = JointLimits(*np.array([[-1.5, -1.5], [1.5, 1.5], [2.0, 2.0], [12.0, 12.
 class Robot:
     """A buffer and the controller of what it sends; chunks come LATENCY_NS after their stamps."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: str) -> None:
         self.buffer = TrajectoryBuffer(JOINTS, LIMITS, mode, max_age_s=10.0)
         self.buffer.reset(np.zeros(2))
         self.controller = TrajectoryController(JOINTS, np.zeros(2), from_desired=True)

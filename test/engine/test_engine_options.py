@@ -17,8 +17,8 @@ from builders import make_policy
 from vla_accel_ros.engine.config import EngineConfig, option, options, renamed
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of
-from vla_accel_ros.nodes.params.engine import parameters
 from vla_accel_ros.nodes.params.over_file import launch_arguments
+from vla_accel_ros.nodes.params.parameter import parameters
 from vla_accel_ros.nodes.params.tables import NODES
 from vla_accel_ros.tools.options import engine_options
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vla_accel_ros.control.chunking.buffer import Mode
+from vla_accel_ros.control.chunking.buffer import MODES
 from vla_accel_ros.control.chunking.tempo import USUAL, Tempo
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.kinematics.collisions import Collisions
@@ -18,6 +18,7 @@ from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import JointLimits, Limited
 from vla_accel_ros.control.outputs.output import Controller
+from vla_accel_ros.engine.config import option
 
 LEADS = ("servo_twist", "servo_pose")
 """Kinds of controllers that a hand leads."""
@@ -98,22 +99,61 @@ class Joints(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """The parameters of the trajectory node that the motion follows (nodes/params/trajectory.py).
+    """The parameters of the trajectory node that the motion follows. execution_horizon is 0 for all
+    actions."""
 
-    execution_horizon: None for all actions. switches: whether ~/release has the controller manager switch;
-    release_to: controllers that it activates then. run_timeout_s, run_stall_s: see runs.py. speed: see
-    chunking/tempo.py.
-    """
+    mode: str = option(
+        "blend",
+        "How a new chunk follows the old one: block executes the old one to its end first, async replaces "
+        "it, blend crossfades, rtc has the inference node guide each chunk to continue the old one.",
+        choices=MODES,
+    )
+    blend_s: float = option(
+        0.2, "Duration of the crossfade of blend from the old chunk to the new [s].", minimum=0.0, maximum=2.0
+    )
+    execution_horizon: int = option(
+        0,
+        "Actions of a chunk that block executes before the next; 0 is all.",
+        minimum=0,
+        maximum=10_000,
+    )
+    speed: str = option(
+        USUAL,
+        "Share of the policy's own speed at which chunks are played, or fast: as fast as the limits allow; "
+        "'; PATTERN=...' for tasks whose instruction matches (docs/guide/skills.md).",
+    )
+    release_by: str = option(
+        "pause",
+        "What ~/release does when the robot is at rest: pause stops sending, switch also has the "
+        "controller manager deactivate our controllers and activate release_to.",
+        choices=("pause", "switch"),
+    )
+    release_to: str = option(
+        "", "Controllers, comma separated, that are active while ours are released by switch."
+    )
+    move_speed: float = option(
+        0.3,
+        "Share of the velocity and acceleration limits that ~/home uses.",
+        minimum=0.01,
+        maximum=1.0,
+    )
+    run_timeout_s: float = option(
+        0.0,
+        "Time after which a goal of run_policy ends [s]; 0 is never.",
+        minimum=0.0,
+        maximum=86_400.0,
+    )
+    run_stall_s: float = option(
+        10.0,
+        "A goal of run_policy ends, with the reasons, when no chunk has moved the arm for this long [s].",
+        minimum=0.1,
+        maximum=3600.0,
+    )
 
-    mode: Mode = "blend"
-    blend_s: float = 0.2
-    execution_horizon: int | None = None
-    move_speed: float = 0.3
-    switches: bool = False
-    release_to: tuple[str, ...] = ()
-    run_timeout_s: float = 0.0
-    run_stall_s: float = 10.0
-    speed: str = USUAL
+    @property
+    def switches(self) -> bool:
+        """Whether ~/release has the controller manager switch."""
+        return self.release_by == "switch"
 
     def make_tempo(self, contract: Contract) -> Tempo | None:
         """The speed of chunks; None for the policy's own. Raises ValueError where there can be no other."""
@@ -147,7 +187,7 @@ class Options:
                 twist.angular,
                 1.0 / servo.rate_hz,
                 self.mode,
-                self.execution_horizon,
+                self.execution_horizon or None,
                 None if contract.force is None else contract.force.retreat.hand,
                 tip=tip,
             )
@@ -158,7 +198,7 @@ class Options:
                 base.speeds[1],
                 1.0 / base.controller.rate_hz,
                 self.mode,
-                self.execution_horizon,
+                self.execution_horizon or None,
                 columns=slice(-len(base.axes), None),
                 places=base.places,
                 accelerations=base.accelerations,

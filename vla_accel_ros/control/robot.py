@@ -81,7 +81,7 @@ class Robot:
             options.mode,
             blend_s=options.blend_s,
             lead_s=self.outputs.lead_s(),
-            execution_horizon=options.execution_horizon,
+            execution_horizon=options.execution_horizon or None,
             max_age_s=max_age_s,
             tempo=self._tempo,
         )

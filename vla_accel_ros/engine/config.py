@@ -33,7 +33,7 @@ NO_PARTITION = "none"
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of EngineConfig says of itself.
+    """What a field of EngineConfig, or of another record of options, says of itself.
 
     minimum, maximum: inclusive range of a number. choices: the allowed words, empty for any. former: its name
     in parameter files, commands and recordings of earlier versions. parameter: whether nodes have it as a
@@ -61,13 +61,23 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """A field of EngineConfig. about: further fields of Option."""
+    """A field of a record of options. about: further fields of Option."""
     return field(default=default, metadata={"option": Option(help, **about)})
 
 
-def options(config: type[EngineConfig] | None = None) -> dict[str, Option]:
-    """The options by name."""
-    return {entry.name: entry.metadata["option"] for entry in fields(config or EngineConfig)}
+def options(record: type | None = None) -> dict[str, Option]:
+    """The options of a record, by default of an engine, by name."""
+    return {
+        entry.name: entry.metadata["option"]
+        for entry in fields(record or EngineConfig)
+        if "option" in entry.metadata
+    }
+
+
+def check_options(record: Any) -> None:
+    """Raises ValueError, one sentence, if an option of a record has a value that it cannot have."""
+    for name, entry in options(type(record)).items():
+        entry.check(name, getattr(record, name))
 
 
 REMOVED = {"eight_bit_denoise": False}
@@ -331,8 +341,7 @@ class EngineConfig:
         return config
 
     def __post_init__(self) -> None:
-        for name, entry in options(type(self)).items():
-            entry.check(name, getattr(self, name))
+        check_options(self)
         if not self.step_dt_s > 0:
             raise ValueError(f"step_dt_s is {self.step_dt_s}; give the time between two actions in seconds.")
         for name in ("camera_hz", "action_hz"):

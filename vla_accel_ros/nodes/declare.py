@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.node import Node
 
+from vla_accel_ros.engine.config import options
 from vla_accel_ros.nodes.params.parameter import Parameter
 
+Record = TypeVar("Record")
 _INT_MAX = 2**62
 _CLOCK = Parameter("use_sim_time", False, "Take the time from /clock; declared by rclpy.")
 
@@ -94,6 +96,12 @@ def given(node: Node, name: str) -> bool:
 def value(node: Node, name: str) -> Any:
     """The present value of a declared parameter."""
     return node.get_parameter(name).value
+
+
+def record(node: Node, kind: type[Record], prefix: str = "", **others: Any) -> Record:
+    """A record of options from the parameters that were made of it (params.parameter.parameters). others: its
+    fields that are no options."""
+    return kind(**{name: value(node, f"{prefix}{name}") for name in options(kind)}, **others)
 
 
 def _descriptor(parameter: Parameter) -> ParameterDescriptor:

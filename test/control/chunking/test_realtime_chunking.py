@@ -177,7 +177,11 @@ def test_where_chunks_overtake_each_other_the_committed_actions_are_the_oldest_o
 @pytest.mark.parametrize("mask_horizon", [0, 3, 50])
 def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_horizon, jacobian):
     robot = Robot(mask_horizon=mask_horizon)
-    robot.rtc = RealTimeChunking(robot.engine, robot.clock_ns, RtcSettings("linear", mask_horizon), jacobian)
+    robot.rtc = RealTimeChunking(
+        robot.engine,
+        robot.clock_ns,
+        RtcSettings(mask="linear", mask_horizon=mask_horizon, jacobian=jacobian),
+    )
     first = robot.act(S)
     assert first.agreement is None
     for at_ns in (S + 100 * MS, S + 230 * MS, S + 350 * MS):
@@ -203,11 +207,12 @@ def test_what_a_chunk_agreed_with_is_told_and_computes_it_again_to_the_bit(mask_
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"mask": "soft"}, "mask = 'soft' is unknown: choose hard or linear or exponential"),
-        ({"mask_horizon": -1}, "mask_horizon = -1 must not be negative"),
-        ({"delivery_s": float("nan")}, "delivery_s = nan is not a time"),
-        ({"delivery_s": -0.1}, "delivery_s = -0.1 is not a time"),
-        ({"window": 0}, "window = 0 remembers no delay"),
+        ({"mask": "soft"}, "mask is 'soft'.*hard.*linear.*exponential"),
+        ({"mask_horizon": -1}, "mask_horizon is -1"),
+        ({"delivery_s": float("nan")}, "delivery_s is nan"),
+        ({"delivery_s": -0.1}, "delivery_s is -0.1"),
+        ({"window": 0}, "window is 0"),
+        ({"method": "learned"}, "method is 'learned'.*guidance.*trained"),
     ],
 )
 def test_wrong_settings_are_refused(settings, sentence):
@@ -261,5 +266,3 @@ def test_a_policy_that_was_not_trained_so_is_refused():
     engine = Engine(POLICIES["pi05"], steps=5, step_dt_s=STEP_S)
     with pytest.raises(ValueError, match=r"method = 'trained' .* guidance"):
         RealTimeChunking(engine, lambda: 0, RtcSettings(method="trained"))
-    with pytest.raises(ValueError, match=r"method = 'learned' .*guidance .*trained"):
-        RtcSettings(method="learned")  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class Robot(Stepped):
         self.watched = True
         self.steps, self.stalls, self._request, self._felt, self.push_n = 10, False, 0, felt, 0.0
         self.commands: list[tuple[int, np.ndarray]] = []
-        parameters = Parameters(replace(Options(), mode=mode))  # type: ignore[arg-type]
+        parameters = Parameters(replace(Options(), mode=mode))
         self.set_by_ns = 0  # how far ROS time was set
         clock = Clock(lambda: self.now + self.set_by_ns, lambda: self.now)
         self.begin(Process(contract, parameters, clock, self._line))

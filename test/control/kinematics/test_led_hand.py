@@ -106,7 +106,7 @@ class LedArm:
         self.finger: Any = None
         self._line: StreamLine | None = None
         self._twist = np.zeros(6)
-        options = replace(Options(), mode=mode)  # type: ignore[arg-type]
+        options = replace(Options(), mode=mode)
         self.node = Process(self.contract, Parameters(options), Clock(lambda: self.now), self._make_line)
 
     def _make_line(self, controller: Controller) -> StreamLine | TrajectoryLine:

@@ -14,7 +14,6 @@ from motion import JOINTS, LIMITS, S, make_chunk, make_ramp
 from world import Clock, Parameters, Process, TrajectoryLine, make_contract, make_joints
 
 from vla_accel_ros.contract.parts import ChunkTiming, Stream
-from vla_accel_ros.control.chunking.buffer import Mode
 from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.following.watchdog import HOMING
 from vla_accel_ros.control.limits.joint_limits import brake
@@ -26,7 +25,7 @@ def process(
     now: list[int],
     line: TrajectoryLine,
     home: np.ndarray = START,
-    mode: Mode = "blend",
+    mode: str = "blend",
     ages_s: tuple[float, float] = (0.8, 0.3),
 ) -> Process:
     """A node of three joints. now: of all clocks. ages_s: limits of chunks' and joints' ages."""

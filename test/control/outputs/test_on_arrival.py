@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from executed import TrajectoryController, judge_path
 
-from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.hand_over import HandOver
 from vla_accel_ros.control.outputs.on_arrival import ahead, approached, eased
@@ -15,7 +15,7 @@ from vla_accel_ros.types import Chunk
 
 S = 1_000_000_000
 JOINTS = ("a", "b", "c")
-MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+MODES = ("block", "async", "blend", "rtc")
 
 
 def play(

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
@@ -33,8 +32,7 @@ from vla_accel_ros.control.limits.trajectory_limits import LimitReport
 from vla_accel_ros.control.trajectory import Trajectory, check_finite, trusted
 from vla_accel_ros.types import Chunk
 
-Mode = Literal["block", "async", "blend", "rtc"]
-MODES: tuple[Mode, ...] = ("block", "async", "blend", "rtc")
+MODES = ("block", "async", "blend", "rtc")
 
 _AHEAD_S = 0.1
 _CROSSING_S = 0.1
@@ -65,7 +63,7 @@ class TrajectoryBuffer:
         self,
         joints: tuple[str, ...],
         limits: JointLimits,
-        mode: Mode = "blend",
+        mode: str = "blend",
         blend_s: float = 0.2,
         lead_s: float = 0.03,
         execution_horizon: int | None = None,

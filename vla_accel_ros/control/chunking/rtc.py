@@ -18,12 +18,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import near
+from vla_accel_ros.engine.config import check_options, option
 from vla_accel_ros.engine.request import Act, Request
 from vla_accel_ros.types import Agreement, Chunk
 
@@ -31,45 +32,53 @@ if TYPE_CHECKING:  # the engine is only called; control stays free of torch
     from vla_accel_ros.engine.engine import Engine
     from vla_accel_ros.engine.kv.prefixes import Prefix
 
-Method = Literal["guidance", "trained"]
-METHODS: tuple[Method, ...] = ("guidance", "trained")
-Mask = Literal["hard", "linear", "exponential"]
-SCHEDULES: dict[Mask, str] = {"hard": "ONES", "linear": "LINEAR", "exponential": "EXP"}
+SCHEDULES = {"hard": "ONES", "linear": "LINEAR", "exponential": "EXP"}
 
 
 @dataclass(frozen=True)
 class RtcSettings:
-    """How a new chunk agrees with the previous one.
+    """How a new chunk agrees with the previous one; of the node inference the parameters rtc_...
 
-    mask: weights of the actions after the delay, over the mask's horizon: full (hard), or falling to zero.
-    mask_horizon: how many actions after the delay must agree. Guidance corrects an action at every denoising
-        step, so a weight of 0.3 keeps 70 to 80 % of the old plan (models.flow.rtc.kept). A longer mask is
-        smoother, but reacts later to changes in the scene.
-    delivery_s: from a finished chunk to the first motion that it can change (transport, and the lead of the
-        trajectory buffer).
-    window: number of recent delays whose longest counts.
-    method: "guidance" works with any policy. "trained" is for a policy that takes the actions executed
-        meanwhile as input (models.flow.committed): its chunk begins with exactly those, which needs no mask
-        and costs nothing. A chunk whose delay is longer than the policy was trained for is guided.
+    Guidance corrects an action at every denoising step, so a weight of 0.3 keeps 70 to 80 % of the old plan
+    (models.flow.rtc.kept). A policy that takes the actions executed meanwhile as input
+    (models.flow.committed) begins its chunk with exactly those, which needs no mask and costs nothing; a
+    chunk whose delay is longer than it was trained for is guided. Raises ValueError, one sentence.
     """
 
-    mask: Mask = "exponential"
-    mask_horizon: int = 8
-    delivery_s: float = 0.06
-    window: int = 10
-    method: Method = "guidance"
+    method: str = option(
+        "guidance",
+        "How chunks agree: guidance works with any policy; trained is for a policy trained to take the "
+        "actions executed meanwhile as input (rtc_training_max_delay in its config.json).",
+        choices=("guidance", "trained"),
+    )
+    mask: str = option(
+        "exponential",
+        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully (hard), or "
+        "falling.",
+        choices=tuple(SCHEDULES),
+    )
+    mask_horizon: int = option(
+        8,
+        "How many actions after the delay must agree; more is smoother, but reacts later.",
+        minimum=0,
+        maximum=10_000,
+    )
+    window: int = option(10, "Number of recent chunks whose longest delay counts.", minimum=1, maximum=10_000)
+    delivery_s: float = option(
+        0.06,
+        "Time from a finished chunk to its arrival at the trajectory node, whose lead_s is added [s].",
+        minimum=0.0,
+        maximum=1.0,
+        in_nodes={"default": 0.01},
+    )
+    jacobian: str = option(
+        "identity",
+        "How guidance pulls the error back: identity is free, exact a backward pass per denoising step.",
+        choices=("identity", "exact"),
+    )
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method = {self.method!r} is unknown: choose {' or '.join(METHODS)}")
-        if self.mask not in SCHEDULES:
-            raise ValueError(f"mask = {self.mask!r} is unknown: choose {' or '.join(SCHEDULES)}")
-        if self.mask_horizon < 0:
-            raise ValueError(f"mask_horizon = {self.mask_horizon} must not be negative: 0 is the delay alone")
-        if not 0.0 <= self.delivery_s < math.inf:
-            raise ValueError(f"delivery_s = {self.delivery_s} is not a time: give seconds, 0 or more")
-        if self.window < 1:
-            raise ValueError(f"window = {self.window} remembers no delay: give at least 1")
+        check_options(self)
 
 
 class _Begun(NamedTuple):
@@ -90,9 +99,9 @@ class RealTimeChunking:
     """Makes each chunk agree with the last one. Call `begin` when an action request starts and `made` when
     its chunk is computed; several requests may be unfinished. Safe to use from several threads.
 
-    engine: computes the chunks. clock_ns: the ROS clock that stamps the observations. jacobian: see
-    models.flow.rtc. turns: see Contract.turns: a joint may be observed a whole turn from where it was
-    observed for the last chunk; None if none may.
+    engine: computes the chunks. clock_ns: the ROS clock that stamps the observations. turns: see
+    Contract.turns: a joint may be observed a whole turn from where it was observed for the last chunk; None
+    if none may.
 
     Attributes for diagnostics: `counts` (guided or trained; and why a chunk was neither: first, instruction,
     embodiment, no_overlap, clock_jumps, or the reason for a pause).
@@ -103,7 +112,6 @@ class RealTimeChunking:
         engine: Engine,
         clock_ns: Callable[[], int],
         settings: RtcSettings = RtcSettings(),
-        jacobian: str = "identity",
         turns: np.ndarray | None = None,
     ) -> None:
         if settings.method == "trained" and not engine.policy.trained_delay:
@@ -112,7 +120,7 @@ class RealTimeChunking:
                 "(rtc_training_max_delay in its config.json), and this one was not: choose guidance"
             )
         self.settings, self.counts = settings, Counter[str]()
-        self._engine, self._clock_ns, self._jacobian, self._turns = engine, clock_ns, jacobian, turns
+        self._engine, self._clock_ns, self._turns = engine, clock_ns, turns
         self._delivery_s = settings.delivery_s
         self._ages_s: tuple[float, ...] = ()  # replaced, never changed, so that other threads may read it
         self._took_s: tuple[float, ...] = ()  # computing times of the last chunks
@@ -227,9 +235,9 @@ class RealTimeChunking:
         if self.settings.method == "trained" and prefix <= self._engine.policy.trained_delay:
             return Agreement("trained", remainder[:prefix], delay, prefix, "", "", 0.0, number)
         end, schedule = delay + self.settings.mask_horizon, SCHEDULES[self.settings.mask]
-        strength = float(self._engine.config.steps)
+        jacobian, strength = self.settings.jacobian, float(self._engine.config.steps)
         return Agreement(
-            "guidance", remainder[: max(end, 1)], delay, end, schedule, self._jacobian, strength, number
+            "guidance", remainder[: max(end, 1)], delay, end, schedule, jacobian, strength, number
         )
 
     def _agreeing(self, prefix: Prefix, delay_s: float | None) -> Chunk | None:

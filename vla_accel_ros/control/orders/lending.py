@@ -58,7 +58,8 @@ class Lending:
         if not (yield from come_to_rest(robot, RELEASED)):
             self._commander = Commander.OURS
             return False, INACTIVE
-        activate, deactivate = list(options.release_to), list(self._manager.controllers)
+        activate = [name.strip() for name in options.release_to.split(",") if name.strip()]
+        deactivate = list(self._manager.controllers)
         if options.switches:
             # Recorded before it is done: a process that dies meanwhile cannot know whether it was.
             holds.switch(activate, deactivate, sure=False)

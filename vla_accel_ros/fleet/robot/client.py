@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vla_accel_ros.engine.config import option
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, Round
 from vla_accel_ros.fleet.robot.execution import Execution, S
 from vla_accel_ros.types import Chunk
@@ -42,15 +43,31 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """max_age_s: age limit of the observation behind a chunk (contract.chunk). step_dt_s: likewise. ask_at_s:
-    motion left [s] when the next chunk is asked for. within_s: longest wait for an answer before another
-    attempt; 0 means as long as the chunk would be useful. extend_actions: see execution."""
+    """max_age_s: age limit of the observation behind a chunk (contract.chunk). step_dt_s: likewise. The
+    others are the robot's parameters fleet_... ."""
 
     max_age_s: float
     step_dt_s: float
-    ask_at_s: float = 0.5
-    within_s: float = 0.0
-    extend_actions: int = 0
+    ask_at_s: float = option(
+        0.5,
+        "Request the next chunk when less motion than this is left [s]: as long as answers take, which "
+        "/diagnostics shows.",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    within_s: float = option(
+        0.0,
+        "Repeat a request with new images after this long without an answer [s]; 0: as long as the chunk "
+        "would be of use, by chunk.max_age_s of the contract.",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    extend_actions: int = option(
+        0,
+        "How many actions past its execution horizon a chunk may be executed while the next one is awaited.",
+        minimum=0,
+        maximum=256,
+    )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, Protocol
 
+from vla_accel_ros.engine.config import check_options, option
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.extensions import FLEET_RULES, find
@@ -87,21 +88,30 @@ class ReplicaProfile:
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """Options of the built-in rules. kairos_buckets: B of Kairos, buckets of wait ratios. kairos_ageing_s:
-    A of Kairos in seconds, after each of which a waiting request moves up one bucket. age_exponent: of
-    aged_srpt; 0 is no ageing. Raises ValueError if a value is out of range."""
+    """Options of the built-in rules. Raises ValueError if a value is out of range."""
 
-    kairos_buckets: int = 10
-    kairos_ageing_s: float = 60.0
-    age_exponent: float = 2.0
+    kairos_buckets: int = option(
+        10,
+        "With rule kairos: how many buckets of wait ratios there are (B of the paper).",
+        minimum=1,
+        in_nodes={"maximum": 1000},
+    )
+    kairos_ageing_s: float = option(
+        60.0,
+        "With rule kairos: a waiting request moves up a bucket after each such time (A of the paper) [s].",
+        minimum=1e-3,
+        in_nodes={"minimum": 0.1, "maximum": 1e6},
+    )
+    age_exponent: float = option(
+        2.0,
+        "With rule aged_srpt: exponent of 1 + age, which divides the remaining rounds; 0: no ageing.",
+        minimum=0.0,
+        maximum=1e3,
+        in_nodes={"maximum": 10.0},
+    )
 
     def __post_init__(self) -> None:
-        if self.kairos_buckets < 1:
-            raise ValueError(f"kairos_buckets is {self.kairos_buckets}; give 1 or more.")
-        if not self.kairos_ageing_s >= 1e-3:
-            raise ValueError(f"kairos_ageing_s is {self.kairos_ageing_s} s; give 0.001 or more.")
-        if not 0 <= self.age_exponent < math.inf:
-            raise ValueError(f"age_exponent is {self.age_exponent}; give 0 or more, such as 2.")
+        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from vla_accel_ros.engine.config import option
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
@@ -22,17 +23,36 @@ ANYONE = "*"
 
 @dataclass(frozen=True)
 class Settings:
-    """stale_s: an older observation is renewed before it is computed. call_s: how long to wait for the new
-    one. gone_s: a robot without a sign of life for so long has gone. serve_s: give up a replica that computes
-    longer. lost: how many replicas may be lost over one request. burst: how many chunks a robot may get at
-    once; then it gets those of its promised rate. priorities: the highest priority that the operator grants a
+    """lost: how many replicas may be lost over one request. burst: how many chunks a robot may get at once;
+    then it gets those of its promised rate. priorities: the highest priority that the operator grants a
     robot, by name or for ANYONE else; 0 for others. limits: of admission. Raises ValueError if gone_s is not
     above serve_s."""
 
-    stale_s: float = 0.2
-    call_s: float = 0.1
-    gone_s: float = 10.0
-    serve_s: float = 5.0
+    stale_s: float = option(
+        0.2,
+        "An observation that is older than this when its turn comes is taken again [s].",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    call_s: float = option(
+        0.1,
+        "How long to wait for a new observation [s]; others are served meanwhile.",
+        minimum=0.001,
+        maximum=10.0,
+    )
+    gone_s: float = option(
+        10.0,
+        "A robot that is silent for this long is forgotten until its next request [s]. An idle one says "
+        "every 2 s that it is there.",
+        minimum=5.0,
+        maximum=3600.0,
+    )
+    serve_s: float = option(
+        5.0,
+        "A chunk that takes longer than this to compute is given up [s].",
+        minimum=0.05,
+        maximum=600.0,
+    )
     lost: int = 2
     burst: int = 2
     priorities: Mapping[str, int] = field(default_factory=dict)

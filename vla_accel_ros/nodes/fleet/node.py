@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import fields
 
 import torch
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -43,7 +42,7 @@ from vla_accel_ros.fleet.serving.scheduler import FleetScheduler
 from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings, read_priorities
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
-from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.declare import record, value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
@@ -96,22 +95,20 @@ class FleetSchedulerNode(ManagedNode):
 
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
-        options = RuleOptions(*(value(self, field.name) for field in fields(RuleOptions)))
-        make = rule_factory(value(self, "rule"), options)
+        make = rule_factory(value(self, "rule"), record(self, RuleOptions))
         making = Making(chosen(self), contract)
         self._engines = engines = self._start(making)
         self._updates = engines.updates
         within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
         load, least_rate = value(self, "most_load"), value(self, "least_rate")
         limits = Limits(value(self, "most_robots"), load, least_rate, within_s)
-        seconds = {name: value(self, name) for name in ("stale_s", "call_s", "gone_s", "serve_s")}
         self._guard = self.create_guard_condition(self._step)
         name = uuid.uuid4().hex[:12]
         warn = self.get_logger().warning
         self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
         ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
         granted = read_priorities(value(self, "priorities"))
-        settings = Settings(**seconds, burst=self.burst, priorities=granted, limits=limits)
+        settings = record(self, Settings, burst=self.burst, priorities=granted, limits=limits)
         self._forecasts = forecasts = Background(self._wake, self.forecast, JOINING)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts

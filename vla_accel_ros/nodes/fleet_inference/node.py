@@ -28,7 +28,7 @@ from vla_accel_ros.fleet.robot.client import ClientSettings, FleetClient
 from vla_accel_ros.fleet.robot.observing import EncodedIngest, Provenance
 from vla_accel_ros.fleet.robot.questions import Questions
 from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.declare import record, value
 from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet_inference.link import FleetLink
@@ -105,12 +105,9 @@ class FleetInferenceNode(ObservingNode):
         return [of_fleet(self._client, self._link, len(self._questions), self.now_ns())]
 
     def _settings(self, contract: Contract) -> ClientSettings:
-        return ClientSettings(
-            contract.chunk.max_age_s,
-            contract.chunk.step_dt_s,
-            value(self, "fleet_ask_at_s"),
-            value(self, "fleet_within_s"),
-            value(self, "fleet_extend_actions"),
+        chunk = contract.chunk
+        return record(
+            self, ClientSettings, prefix="fleet_", max_age_s=chunk.max_age_s, step_dt_s=chunk.step_dt_s
         )
 
     def _description(self, contract: Contract, path: Path) -> RobotDescription:

@@ -18,7 +18,7 @@ from vla_accel_ros.engine.request import Pace
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.processing.lerobot_processors import read_image_statistics
-from vla_accel_ros.nodes.declare import given, value
+from vla_accel_ros.nodes.declare import given, record, value
 from vla_accel_ros.nodes.inference.loading import Load, choices
 from vla_accel_ros.nodes.params.engine import OPTIONS
 from vla_accel_ros.nodes.running.environment import demo_contract
@@ -78,14 +78,8 @@ def trained_images(model: Path) -> dict[str, TrainedImage]:
 
 def guiding(node: ManagedNode, engine: Engine, contract: Contract) -> Guiding:
     """How chunks agree with the previous ones."""
-    settings = RtcSettings(
-        value(node, "rtc_mask"),
-        value(node, "rtc_mask_horizon"),
-        value(node, "rtc_delivery_s"),
-        value(node, "rtc_window"),
-        value(node, "rtc_method"),
-    )
-    chunking = RealTimeChunking(engine, node.now_ns, settings, value(node, "rtc_jacobian"), contract.turns)
+    settings = record(node, RtcSettings, prefix="rtc_")
+    chunking = RealTimeChunking(engine, node.now_ns, settings, contract.turns)
     relative = [
         hand.name for hand, _ in contract.hands if not hand.beside and hand.relative_to == "observation"
     ]

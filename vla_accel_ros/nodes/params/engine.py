@@ -1,15 +1,9 @@
-"""The parameters of nodes that run an engine: the model, and the options of engine/config.py, in order.
-
-`goal` sets other options, so the node must know which of them are set: parameter files show the defaults of
-these parameters as comments.
-"""
+"""The parameters of the model that a node runs an engine of."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from vla_accel_ros.engine.config import EngineConfig, Option
-from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.nodes.params.parameter import Parameter, parameters
 
 MODEL = (
     Parameter(
@@ -61,27 +55,4 @@ MODEL = (
 """What is loaded, and where."""
 
 
-def parameters(config: type[EngineConfig] = EngineConfig, fleet: bool = False) -> tuple[Parameter, ...]:
-    """The parameters of an engine; fleet: of many robots."""
-    options: dict[str, tuple[object, Option]] = {
-        field.name: (field.default, field.metadata["option"]) for field in fields(config)
-    }
-    return tuple(
-        _parameter(name, default, option)
-        for name, (default, option) in options.items()
-        if option.parameter and (option.fleet or not fleet)
-    )
-
-
-def _parameter(name: str, default: object, option: Option) -> Parameter:
-    about = {
-        "default": default,
-        "minimum": option.minimum,
-        "maximum": option.maximum,
-        "choices": option.choices,
-        **option.in_nodes,
-    }
-    return Parameter(name, description=option.help, former=option.former, by_goal=name != "goal", **about)
-
-
-OPTIONS = tuple(parameter.name for parameter in parameters())
+OPTIONS = tuple(parameter.name for parameter in parameters(EngineConfig))

@@ -6,7 +6,8 @@ there.
 
 from __future__ import annotations
 
-from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.fleet.robot.client import ClientSettings
+from vla_accel_ros.nodes.params.parameter import Parameter, parameters
 
 LOCAL, FLEET, OPENPI = "local", "fleet", "openpi"
 EXECUTABLES = {LOCAL: "inference", FLEET: "fleet_inference", OPENPI: "openpi_inference"}
@@ -32,29 +33,7 @@ OF_A_FLEET = (
         choices=("raw", "jpeg"),
     ),
     Parameter("fleet_jpeg_quality", 92, "Quality of fleet_images: jpeg.", minimum=1, maximum=100),
-    Parameter(
-        "fleet_ask_at_s",
-        0.5,
-        "Request the next chunk when less motion than this is left [s]: as long as answers take, which "
-        "/diagnostics shows.",
-        0.0,
-        10.0,
-    ),
-    Parameter(
-        "fleet_within_s",
-        0.0,
-        "Repeat a request with new images after this long without an answer [s]; 0: as long as the chunk "
-        "would be of use, by chunk.max_age_s of the contract.",
-        0.0,
-        10.0,
-    ),
-    Parameter(
-        "fleet_extend_actions",
-        0,
-        "How many actions past its execution horizon a chunk may be executed while the next one is awaited.",
-        minimum=0,
-        maximum=256,
-    ),
+    *parameters(ClientSettings, prefix="fleet_"),
     Parameter(
         "fleet_answer_s",
         10.0,

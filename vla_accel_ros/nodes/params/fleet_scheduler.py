@@ -3,11 +3,11 @@ scheduling."""
 
 from __future__ import annotations
 
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.fleet.rules.rule import RuleOptions
-from vla_accel_ros.nodes.params.engine import MODEL, parameters
-from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
-
-_RULE = RuleOptions()
+from vla_accel_ros.fleet.serving.settings import Settings
+from vla_accel_ros.nodes.params.engine import MODEL
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter, parameters
 
 FLEET_SCHEDULER = (
     AUTOSTART,
@@ -19,7 +19,7 @@ FLEET_SCHEDULER = (
     ),
     CONTRACT,
     *MODEL,
-    *parameters(fleet=True),
+    *parameters(EngineConfig, fleet=True),
     Parameter(
         "rule",
         "fifo",
@@ -27,56 +27,8 @@ FLEET_SCHEDULER = (
         "(entry points vla_accel_ros.fleet_rules).",
         former="policy",
     ),
-    Parameter(
-        "kairos_buckets",
-        _RULE.kairos_buckets,
-        "With rule kairos: how many buckets of wait ratios there are (B of the paper).",
-        minimum=1,
-        maximum=1000,
-    ),
-    Parameter(
-        "kairos_ageing_s",
-        _RULE.kairos_ageing_s,
-        "With rule kairos: a waiting request moves up a bucket after each such time (A of the paper) [s].",
-        minimum=0.1,
-        maximum=1e6,
-    ),
-    Parameter(
-        "age_exponent",
-        _RULE.age_exponent,
-        "With rule aged_srpt: exponent of 1 + age, which divides the remaining rounds; 0: no ageing.",
-        minimum=0.0,
-        maximum=10.0,
-    ),
-    Parameter(
-        "stale_s",
-        0.2,
-        "An observation that is older than this when its turn comes is taken again [s].",
-        minimum=0.01,
-        maximum=60.0,
-    ),
-    Parameter(
-        "call_s",
-        0.1,
-        "How long to wait for a new observation [s]; others are served meanwhile.",
-        minimum=0.001,
-        maximum=10.0,
-    ),
-    Parameter(
-        "gone_s",
-        10.0,
-        "A robot that is silent for this long is forgotten until its next request [s]. An idle one says "
-        "every 2 s that it is there.",
-        minimum=5.0,
-        maximum=3600.0,
-    ),
-    Parameter(
-        "serve_s",
-        5.0,
-        "A chunk that takes longer than this to compute is given up [s].",
-        minimum=0.05,
-        maximum=600.0,
-    ),
+    *parameters(RuleOptions),
+    *parameters(Settings),
     Parameter(
         "replicas",
         "local",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.control.horizon import ALL
-from vla_accel_ros.nodes.params.engine import MODEL, parameters
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.nodes.params.engine import MODEL
 from vla_accel_ros.nodes.params.fleet import OF_A_FLEET
-from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter, parameters
 from vla_accel_ros.nodes.params.server import OF_A_SERVER
 
 CHUNKING = (
@@ -16,43 +18,7 @@ CHUNKING = (
         "that it runs in mode rtc; always also for an executor that reports nothing.",
         choices=("auto", "always", "never"),
     ),
-    Parameter(
-        "rtc_method",
-        "guidance",
-        "How chunks agree: guidance works with any policy; trained is for a policy trained to take the "
-        "actions executed meanwhile as input (rtc_training_max_delay in its config.json).",
-        choices=("guidance", "trained"),
-    ),
-    Parameter(
-        "rtc_mask",
-        "exponential",
-        "How strongly the actions after the delay must agree, over rtc_mask_horizon: fully (hard), or "
-        "falling.",
-        choices=("hard", "linear", "exponential"),
-    ),
-    Parameter(
-        "rtc_mask_horizon",
-        8,
-        "How many actions after the delay must agree; more is smoother, but reacts later.",
-        minimum=0,
-        maximum=10_000,
-    ),
-    Parameter(
-        "rtc_window", 10, "Number of recent chunks whose longest delay counts.", minimum=1, maximum=10_000
-    ),
-    Parameter(
-        "rtc_delivery_s",
-        0.01,
-        "Time from a finished chunk to its arrival at the trajectory node, whose lead_s is added [s].",
-        0.0,
-        1.0,
-    ),
-    Parameter(
-        "rtc_jacobian",
-        "identity",
-        "How guidance pulls the error back: identity is free, exact a backward pass per denoising step.",
-        choices=("identity", "exact"),
-    ),
+    *parameters(RtcSettings, prefix="rtc_"),
 )
 
 SUBTASKS = (
@@ -133,7 +99,7 @@ INFERENCE = (
         0.0,
         60.0,
     ),
-    *parameters(),
+    *parameters(EngineConfig),
     Parameter(
         "horizon",
         ALL,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vla_accel_ros.nodes.params.engine import parameters
-from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.engine.config import EngineConfig
+from vla_accel_ros.nodes.params.parameter import Parameter, parameters
 from vla_accel_ros.nodes.params.tables import NODES
 
-ENGINE_OPTIONS = tuple(parameter.name for parameter in parameters())
-FLEET_OPTIONS = tuple(parameter.name for parameter in parameters(fleet=True))
+ENGINE_OPTIONS = tuple(parameter.name for parameter in parameters(EngineConfig))
+FLEET_OPTIONS = tuple(parameter.name for parameter in parameters(EngineConfig, fleet=True))
 
 
 def parameters_of(node: str, names: Iterable[str]) -> list[Parameter]:

@@ -1,7 +1,9 @@
 """The definition of a parameter (name, default, description, allowed values), and parameters of several
 nodes.
 
-The tables beside this module are the only place where parameters are written down. The nodes declare them
+Options that a node passes on are written down where they are read, as fields of a record (engine/config.py
+and others); parameters are made from these fields (`parameters`). The tables beside this module are the only
+place where all others are written down. The nodes declare them
 from there (nodes/declare.py), and the tests check launch and parameter files against them; no table imports
 rclpy, so both can. Lifecycle nodes read their parameters in on_configure, and refuse a change from then until
 cleanup. Parameters of other nodes cannot change at all, unless they are live.
@@ -9,7 +11,9 @@ cleanup. Parameters of other nodes cannot change at all, unless they are live.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+
+from vla_accel_ros.engine.config import EngineConfig
 
 Value = bool | int | float | str
 
@@ -58,6 +62,33 @@ class Parameter:
             (low is None or value >= low) and (high is None or value <= high)
         ):
             raise ValueError(f"parameter {self.name!r} is {value!r}: give a value from {low} to {high}")
+
+
+def parameters(record: type, prefix: str = "", fleet: bool = False) -> tuple[Parameter, ...]:
+    """The parameters of a record's options, in order, their names with a prefix. fleet: only those of many
+    robots.
+
+    `goal` of an engine sets other options, so the node must know which of them are set: parameter files show
+    the defaults of these as comments.
+    """
+    options = [(field, field.metadata["option"]) for field in fields(record) if "option" in field.metadata]
+    return tuple(
+        Parameter(
+            f"{prefix}{field.name}",
+            description=option.help,
+            former=option.former,
+            by_goal=issubclass(record, EngineConfig) and field.name != "goal",
+            **{
+                "default": field.default,
+                "minimum": option.minimum,
+                "maximum": option.maximum,
+                "choices": option.choices,
+                **option.in_nodes,
+            },
+        )
+        for field, option in options
+        if option.parameter and (option.fleet or not fleet)
+    )
 
 
 def read_once(*table: Parameter) -> tuple[Parameter, ...]:

@@ -3,21 +3,13 @@ reclaimed."""
 
 from __future__ import annotations
 
-from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter
+from vla_accel_ros.control.contract import Options
+from vla_accel_ros.nodes.params.parameter import AUTOSTART, CONTRACT, Parameter, parameters
 
 TRAJECTORY = (
     AUTOSTART,
     CONTRACT,
-    Parameter(
-        "mode",
-        "blend",
-        "How a new chunk follows the old one: block executes the old one to its end first, async replaces "
-        "it, blend crossfades, rtc has the inference node guide each chunk to continue the old one.",
-        choices=("block", "async", "blend", "rtc"),
-    ),
-    Parameter(
-        "blend_s", 0.2, "Duration of the crossfade of blend from the old chunk to the new [s].", 0.0, 2.0
-    ),
+    *parameters(Options),
     Parameter(
         "lead_s",
         0.03,
@@ -32,15 +24,6 @@ TRAJECTORY = (
         "Upper bound of lead_s as raised by measured deliveries [s]; slower ones are logged as a warning.",
         0.0,
         0.5,
-    ),
-    Parameter(
-        "execution_horizon", 0, "Actions of a chunk that block executes before the next; 0 is all.", 0, 10_000
-    ),
-    Parameter(
-        "speed",
-        "1",
-        "Share of the policy's own speed at which chunks are played, or fast: as fast as the limits allow; "
-        "'; PATTERN=...' for tasks whose instruction matches (docs/guide/skills.md).",
     ),
     Parameter(
         "stamp",
@@ -86,19 +69,6 @@ TRAJECTORY = (
         "Node of the controller manager, which says what each controller is, and switches them.",
     ),
     Parameter(
-        "release_by",
-        "pause",
-        "What ~/release does when the robot is at rest: pause stops sending, switch also has the "
-        "controller manager deactivate our controllers and activate release_to.",
-        choices=("pause", "switch"),
-    ),
-    Parameter(
-        "release_to", "", "Controllers, comma separated, that are active while ours are released by switch."
-    ),
-    Parameter(
-        "move_speed", 0.3, "Share of the velocity and acceleration limits that ~/home uses.", 0.01, 1.0
-    ),
-    Parameter(
         "move_path",
         0.0,
         "How far a joint may be off on its way home, for controllers with an action [rad or m]; 0 leaves it "
@@ -115,16 +85,6 @@ TRAJECTORY = (
     ),
     Parameter(
         "move_time_s", 0.0, "How late the joints may arrive [s]; 0 leaves it to the controller.", 0.0, 60.0
-    ),
-    Parameter(
-        "run_timeout_s", 0.0, "Time after which a goal of run_policy ends [s]; 0 is never.", 0.0, 86_400.0
-    ),
-    Parameter(
-        "run_stall_s",
-        10.0,
-        "A goal of run_policy ends, with the reasons, when no chunk has moved the arm for this long [s].",
-        0.1,
-        3600.0,
     ),
     Parameter(
         "success_topic",

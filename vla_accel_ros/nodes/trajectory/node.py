@@ -51,7 +51,7 @@ from vla_accel_ros.nodes.adapters.adapter import NodeClock, make_output
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
-from vla_accel_ros.nodes.declare import value
+from vla_accel_ros.nodes.declare import record, value
 from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.interfaces import interface
@@ -151,17 +151,7 @@ class TrajectoryNode(ManagedNode):
         )
 
     def _make_motion(self, contract: Contract) -> Motion:
-        options = Options(
-            value(self, "mode"),
-            value(self, "blend_s"),
-            value(self, "execution_horizon") or None,
-            value(self, "move_speed"),
-            value(self, "release_by") == "switch",
-            tuple(name.strip() for name in value(self, "release_to").split(",") if name.strip()),
-            value(self, "run_timeout_s"),
-            value(self, "run_stall_s"),
-            value(self, "speed"),
-        )
+        options = record(self, Options)
         twists, clock = options.make_twists(contract), NodeClock(self)
         sent = [make_output(self, contract, c, twists.get(c.topic)) for c in contract.commanded]
         turning = [joint.name for joint in contract.joints if joint.continuous]

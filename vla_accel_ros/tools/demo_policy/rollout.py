@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from vla_accel_ros.contract.contract import Contract
-from vla_accel_ros.control.chunking.buffer import Mode, TrajectoryBuffer
+from vla_accel_ros.control.chunking.buffer import TrajectoryBuffer
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
 from vla_accel_ros.control.chunking.tempo import USUAL
 from vla_accel_ros.control.contract import Options
@@ -74,7 +74,7 @@ class Handover:
     speed: see control.chunking.tempo.
     """
 
-    mode: Mode = "blend"
+    mode: str = "blend"
     execution_horizon: int | None = None
     horizon: str = ALL
     speed: str = USUAL
