@@ -21,7 +21,12 @@ _RESOLUTION = 0.01
 
 
 class GripperAction(Protocol):
-    """The action of a gripper; nothing here waits."""
+    """The action of a gripper; nothing here waits.
+
+    failure: a sentence if the last goal was rejected or aborted, else empty.
+    """
+
+    failure: str
 
     @property
     def busy(self) -> bool:
@@ -31,11 +36,6 @@ class GripperAction(Protocol):
     @property
     def problem(self) -> str:
         """A sentence, always the same, if no goal can be sent; else empty."""
-        ...
-
-    @property
-    def failure(self) -> str:
-        """A sentence if the last goal was rejected or aborted, else empty."""
         ...
 
     def send(self, position: np.ndarray) -> None:

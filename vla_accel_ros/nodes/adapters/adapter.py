@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
+
+from rclpy.duration import Duration
 
 from vla_accel_ros.contract.contract import Contract, Controller
 from vla_accel_ros.control.chunking.twist import TwistBuffer
@@ -16,6 +19,7 @@ from vla_accel_ros.control.kinematics.guard import guarded
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.outputs.output import Clock, Output
 from vla_accel_ros.extensions import controller_kind, load
+from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.running.lifecycle import ManagedNode
 
 
@@ -46,6 +50,17 @@ class Adapter(Output):
     def make(cls, setup: Setup) -> Output:
         """The adapter of one controller, made when the node configures. Raises ValueError if something is
         missing."""
+
+
+class CommandTopic:
+    """The topic of a controller. kind: of its messages."""
+
+    def __init__(self, setup: Setup, kind: Any) -> None:
+        self._publisher = setup.node.output(kind, setup.controller.topic, qos.COMMAND)
+
+    def close(self) -> None:
+        """Return when everything sent has arrived."""
+        self._publisher.wait_for_all_acked(Duration(seconds=0.5))
 
 
 class NodeClock:

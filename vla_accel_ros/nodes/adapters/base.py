@@ -6,23 +6,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from rclpy.duration import Duration
 
 from vla_accel_ros.control.outputs.base import BaseOutput
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.extensions import controller_kind
-from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Setup
+from vla_accel_ros.nodes.adapters.adapter import CommandTopic, Setup
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
 
 
-class BaseAdapter:
+class BaseAdapter(CommandTopic):
     """A StreamChannel of velocities."""
 
     def __init__(self, setup: Setup) -> None:
         kind: Any = interface(controller_kind(setup.controller.kind).message, "base")
-        self._publisher = setup.node.output(kind, setup.controller.topic, qos.COMMAND)
+        super().__init__(setup, kind)
         self._message, self._stamped = kind(), bool(setup.controller.frame)
         if self._stamped:
             self._message.header.frame_id = setup.controller.frame
@@ -39,7 +37,3 @@ class BaseAdapter:
             convert.set_stamp(self._message.header.stamp, now_ns)
         convert.set_twist(self._message.twist if self._stamped else self._message, command)
         self._publisher.publish(self._message)
-
-    def close(self) -> None:
-        """Return when everything sent has arrived."""
-        self._publisher.wait_for_all_acked(Duration(seconds=0.5))

@@ -6,20 +6,18 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
-from rclpy.duration import Duration
 from std_msgs.msg import Float64MultiArray
 
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.control.outputs.positions import PositionOutput
-from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Setup
+from vla_accel_ros.nodes.adapters.adapter import CommandTopic, Setup
 
 
-class ForwardCommandAdapter:
+class ForwardCommandAdapter(CommandTopic):
     """A StreamChannel of positions."""
 
     def __init__(self, setup: Setup) -> None:
-        self._publisher = setup.node.output(Float64MultiArray, setup.controller.topic, qos.COMMAND)
+        super().__init__(setup, Float64MultiArray)
         self._message = Float64MultiArray()
 
     @classmethod
@@ -31,7 +29,3 @@ class ForwardCommandAdapter:
         """Publish positions, float64 [D]."""
         self._message.data = array("d", command.tobytes())
         self._publisher.publish(self._message)
-
-    def close(self) -> None:
-        """Return when everything sent has arrived."""
-        self._publisher.wait_for_all_acked(Duration(seconds=0.5))

@@ -14,7 +14,7 @@ from rclpy.action import ActionClient
 from rclpy.task import Future
 from std_msgs.msg import Float64MultiArray
 
-from vla_accel_ros.control.outputs.gripper import GripperOutput
+from vla_accel_ros.control.outputs.gripper import GripperAction, GripperOutput
 from vla_accel_ros.control.outputs.output import Output
 from vla_accel_ros.extensions import controller_kind
 from vla_accel_ros.nodes import qos
@@ -26,8 +26,8 @@ _LONGEST_S = 10.0
 _ENDINGS = {GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_CANCELED}
 
 
-class GripperAdapter:
-    """A GripperAction. Raises ValueError if control_msgs has no such action."""
+class GripperAdapter(GripperAction):
+    """Raises ValueError if control_msgs has no such action."""
 
     def __init__(self, setup: Setup) -> None:
         self._controller, self._speed = setup.controller, setup.limits.velocity
@@ -47,12 +47,10 @@ class GripperAdapter:
 
     @property
     def busy(self) -> bool:
-        """See GripperAction."""
         return self._goal is not None
 
     @property
     def problem(self) -> str:
-        """See GripperAction."""
         action = self._controller.action
         if not self._client.server_is_ready():
             self._goal = None
@@ -62,7 +60,6 @@ class GripperAdapter:
         return ""
 
     def send(self, position: np.ndarray) -> None:
-        """See GripperAction."""
         goal = self._kind.Goal()
         if self._type.endswith("/GripperCommand"):
             goal.command.position, goal.command.max_effort = float(position[0]), self._controller.max_effort
@@ -77,7 +74,6 @@ class GripperAdapter:
         self._publisher.publish(Float64MultiArray(data=array("d", position.tobytes())))
 
     def cancel(self) -> None:
-        """See GripperAction."""
         if self._goal is not None and self._goal.done() and (handle := self._goal.result()) is not None:
             handle.cancel_goal_async()
 

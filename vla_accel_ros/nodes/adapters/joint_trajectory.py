@@ -13,22 +13,21 @@ from rclpy.serialization import serialize_message
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from vla_accel_ros.control.outputs.delivery import Delivery
-from vla_accel_ros.control.outputs.output import Output
+from vla_accel_ros.control.outputs.output import Output, TrajectoryChannel
 from vla_accel_ros.control.outputs.reports import ReportedState
 from vla_accel_ros.control.outputs.trajectory import TrajectoryOutput
 from vla_accel_ros.control.trajectory import Trajectory
-from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Setup
+from vla_accel_ros.nodes.adapters.adapter import CommandTopic, Setup
 from vla_accel_ros.nodes.controllers.state import ControllerState
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.messages import convert
 
 
-class JointTrajectoryAdapter:
-    """A TrajectoryChannel."""
+class JointTrajectoryAdapter(CommandTopic, TrajectoryChannel):
+    """Messages are serialized before their time has come."""
 
     def __init__(self, setup: Setup) -> None:
-        self._publisher = setup.node.output(JointTrajectory, setup.controller.topic, qos.COMMAND)
+        super().__init__(setup, JointTrajectory)
         self._message, self._serialized = TrajectoryMessage(setup.controller.joints), b""
         stamped = value(setup.node, "stamp") == "now"
         self._state = ControllerState(setup.node, setup.controller) if stamped else None
@@ -43,32 +42,22 @@ class JointTrajectoryAdapter:
 
     @property
     def reports(self) -> bool:
-        """See TrajectoryChannel."""
         return self._state is not None and self._state.listens
 
     def write(self, path: Trajectory, start_ns: int, stamped: bool) -> None:
-        """See TrajectoryChannel."""
         self._serialized = serialize_message(self._message.fill(path, start_ns, stamped))
 
     def publish(self) -> None:
-        """See TrajectoryChannel."""
         self._publisher.publish(self._serialized)
 
     def is_heard(self) -> bool:
-        """See TrajectoryChannel."""
         return self._publisher.get_subscription_count() > 0
 
     def is_acknowledged(self) -> bool:
-        """See TrajectoryChannel."""
         return self._publisher.wait_for_all_acked(Duration())
 
     def newest(self) -> ReportedState | None:
-        """See TrajectoryChannel."""
         return None if self._state is None else self._state.newest()
-
-    def close(self) -> None:
-        """See TrajectoryChannel."""
-        self._publisher.wait_for_all_acked(Duration(seconds=0.5))
 
 
 class TrajectoryMessage:

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped
-from rclpy.duration import Duration
 from std_srvs.srv import SetBool
 
 from vla_accel_ros.contract.checks.controller_check import node_of
 from vla_accel_ros.control.outputs.output import Output
-from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, TwistOutput
-from vla_accel_ros.nodes import qos
-from vla_accel_ros.nodes.adapters.adapter import Setup
+from vla_accel_ros.control.outputs.servo import JointVelocityOutput, PoseOutput, ServoChannel, TwistOutput
+from vla_accel_ros.nodes.adapters.adapter import CommandTopic, Setup
 from vla_accel_ros.nodes.declare import value
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
@@ -30,21 +28,19 @@ ANSWER_S = 4.0
 """Longest time to find Servo and get its answer: it is asked only once, and a busy host is slow."""
 
 
-class ServoAdapter:
+class ServoAdapter(CommandTopic, ServoChannel):
     """The ServoChannel of both kinds. kind: type of the command message; command_type: Servo's name for
     it."""
 
     def __init__(self, setup: Setup, kind: Any, command_type: str) -> None:
-        self._node, self._command_type = setup.node, command_type
-        self._message = kind()
-        self._publisher = self._node.output(kind, setup.controller.topic, qos.COMMAND)
+        super().__init__(setup, kind)
+        self._node, self._command_type, self._message = setup.node, command_type, kind()
         servo = node_of(setup.controller)
         self._pause_name, self._type_name = f"{servo}/pause_servo", f"{servo}/switch_command_type"
         self._pausing = self._node.create_client(SetBool, self._pause_name)
         self._node.on_release(lambda: self._node.destroy_client(self._pausing))
 
     def open(self) -> list[str]:
-        """See ServoChannel."""
         missing = []
         with ServiceCalls(self._node) as ask:
             paused = ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=ANSWER_S)
@@ -62,19 +58,16 @@ class ServoAdapter:
         return missing
 
     def publish(self, command: np.ndarray, now_ns: int) -> None:
-        """See ServoChannel."""
         convert.set_stamp(self._message.header.stamp, now_ns)
         self._fill(command)
         self._publisher.publish(self._message)
 
     def pause(self, paused: bool) -> None:
-        """See ServoChannel."""
         if self._pausing.service_is_ready():
             self._pausing.call_async(SetBool.Request(data=paused))
 
-    def close(self, pause: bool) -> None:
-        """See ServoChannel."""
-        self._publisher.wait_for_all_acked(Duration(seconds=0.5))
+    def close(self, pause: bool = False) -> None:
+        super().close()
         if pause and self._pausing.service_is_ready():
             with ServiceCalls(self._node) as ask:
                 ask(SetBool, self._pause_name, SetBool.Request(data=True), timeout_s=0.2)

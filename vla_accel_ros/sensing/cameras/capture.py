@@ -93,7 +93,7 @@ def open_source(
     return Played(frames, settings.fps or fps, settings.loop, wait, clock)
 
 
-class Live:
+class Live(Capture):
     """A device, pipeline or URL that gives frames at its own time."""
 
     def __init__(self, source: str, backend: int, settings: Settings, clock: Callable[[], float]):
@@ -112,7 +112,6 @@ class Live:
                 self._capture.set(key, value)
 
     def next(self) -> Shot:
-        """See Capture."""
         if not self._capture.grab():
             raise OSError(f"{self._source} gives no more frames: check that it is plugged in")
         age_s = self._age_s()
@@ -122,7 +121,6 @@ class Live:
         return Shot(self._bgr, age_s)
 
     def close(self) -> None:
-        """See Capture."""
         self._capture.release()
 
     def _age_s(self) -> float:
@@ -133,7 +131,7 @@ class Live:
         return age_s if 0.0 <= age_s < _RECENT_S else 0.0
 
 
-class Played:
+class Played(Capture):
     """A recording, played frame by frame in real time. begin: starts it from the beginning."""
 
     def __init__(
@@ -149,7 +147,6 @@ class Played:
         self._frames, self._due_s = begin(), clock()
 
     def next(self) -> Shot | None:
-        """See Capture."""
         bgr = next(self._frames, None)
         if bgr is None:
             if not self._loop:
@@ -167,7 +164,6 @@ class Played:
         return Shot(bgr, 0.0)
 
     def close(self) -> None:
-        """See Capture."""
         self._frames = iter(())
         self._loop = False
 
