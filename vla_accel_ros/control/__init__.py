@@ -9,5 +9,6 @@ robot must stop; force/ reacts to contact; kinematics/ makes joint targets of ro
 teleop/ lets a person take over.
 trajectory: a joint trajectory, sampled as its controller samples it; command_stream: a trajectory as
 positions or velocities at a fixed rate; horizon: how many leading actions of a chunk may be executed
-(horizon_rules: the signals for it); state_file: what a node must still know after its process died.
+(horizon_rules: the signals for it); by_task: parameters that say another thing for some tasks; state_file:
+what a node must still know after its process died.
 """

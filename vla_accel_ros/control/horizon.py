@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Protocol
 
+from vla_accel_ros.control.by_task import ByTask
 from vla_accel_ros.extensions import HORIZONS, find
 from vla_accel_ros.types import Chunk
 
@@ -78,28 +78,17 @@ class BoundedRule:
 class Horizons:
     """Computes the horizons of chunks, with one rule for each task. Thread-safe.
 
-    spec: "RULE", or "RULE; PATTERN=RULE; ...". The first pattern that matches the instruction decides;
-    patterns are file name patterns (`*`, `?`) and ignore case.
-    Raises ValueError, with one sentence, if a rule is invalid.
+    spec: "RULE", or "RULE; PATTERN=RULE; ..." (by_task.py). Raises ValueError, with one sentence, if a rule
+    is invalid.
     """
 
     def __init__(self, spec: str = ALL) -> None:
-        first, *clauses = (clause.strip() for clause in spec.split(";"))
-        self.spec, self._rule = spec, parse(first)
-        self._tasks: list[tuple[str, BoundedRule]] = []
-        for clause in clauses:
-            pattern, sign, word = clause.rpartition("=")
-            if not sign or not pattern.strip():
-                raise ValueError(
-                    f"horizon has {clause!r} after a ';': name the instructions it applies to, such as "
-                    "'put *=static:12'."
-                )
-            self._tasks.append((pattern.strip().casefold(), parse(word)))
+        self.spec, self._rules = spec, ByTask("horizon", spec, parse, "put *=static:12")
 
     def check(self, updates: int) -> None:
         """Raise ValueError, with one sentence, if chunks with that many denoise updates lack the signal of a
         rule. updates: 0 for a token policy."""
-        needed = max(bounded.rule.updates for bounded in (self._rule, *(rule for _, rule in self._tasks)))
+        needed = max(bounded.rule.updates for bounded in self._rules.all)
         if needed > updates:
             raise ValueError(
                 f"horizon is {self.spec!r}, but it needs {needed} denoising updates a chunk, and there are "
@@ -108,9 +97,7 @@ class Horizons:
 
     def of(self, chunk: Chunk, instruction: str = "") -> Horizon:
         """Return the horizon of a chunk for a task."""
-        word = instruction.strip().casefold()
-        rule = next((rule for pattern, rule in self._tasks if fnmatchcase(word, pattern)), self._rule)
-        return rule.of(HorizonInputs(chunk))
+        return self._rules.of(instruction).of(HorizonInputs(chunk))
 
     def limit(self, chunk: Chunk, instruction: str = "") -> Chunk:
         """Return the chunk with its execution horizon set."""

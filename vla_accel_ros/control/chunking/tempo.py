@@ -7,17 +7,17 @@ clock: the chunk time that has passed between its observation and the join. Meas
 command by a measured delay, which is as long in chunk time only at the policy's speed; the difference counts.
 A robot that stands does not get on along its path.
 
-`speed` is "SPEED", or "SPEED; PATTERN=SPEED; ..." for tasks, as `horizon` is: a share in (0, 1], or `fast`
+`speed` is "SPEED", or "SPEED; PATTERN=SPEED; ..." for tasks (by_task.py): a share in (0, 1], or `fast`
 (fastest.py). A change is smooth: the rate along the path grows or falls by CHANGE_PER_S.
 """
 
 from __future__ import annotations
 
 import math
-from fnmatch import fnmatchcase
 
 import numpy as np
 
+from vla_accel_ros.control.by_task import ByTask
 from vla_accel_ros.control.chunking.fastest import Fastest
 from vla_accel_ros.control.following.joint_faults import DELAY_S
 from vla_accel_ros.control.limits.joint_limits import JointLimits
@@ -38,18 +38,8 @@ class Tempo:
     """
 
     def __init__(self, spec: str, limits: JointLimits) -> None:
-        first, *clauses = (clause.strip() for clause in spec.split(";"))
-        self._usual, self._tasks = _speed(first), list[tuple[str, float]]()
-        for clause in clauses:
-            pattern, sign, word = clause.rpartition("=")
-            if not sign or not pattern.strip():
-                raise ValueError(
-                    f"speed has {clause!r} after a ';': name the instructions it applies to, such as "
-                    "'put *=0.5'"
-                )
-            self._tasks.append((pattern.strip().casefold(), _speed(word)))
-        speeds = [self._usual, *(speed for _, speed in self._tasks)]
-        self._fastest = Fastest(limits) if math.inf in speeds else None
+        self._speeds = ByTask("speed", spec, _speed, "put *=0.5")
+        self._fastest = Fastest(limits) if math.inf in self._speeds.all else None
         self.task, self.delay_s, self._sums = "", 0.0, np.zeros(2)
         self.forget()
 
@@ -61,8 +51,7 @@ class Tempo:
     @property
     def speed(self) -> float:
         """Of the task: a share, infinite for `fast`."""
-        word = self.task.strip().casefold()
-        return next((speed for pattern, speed in self._tasks if fnmatchcase(word, pattern)), self._usual)
+        return self._speeds.of(self.task)
 
     def __str__(self) -> str:
         return FAST if self.speed == math.inf else f"{self.speed:g}"
