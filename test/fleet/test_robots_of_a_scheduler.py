@@ -172,7 +172,7 @@ def test_who_waited_long_for_its_chunk_has_not_gone() -> None:
 def test_a_sign_of_life_keeps_a_robot() -> None:
     fleet = Fleet("/a", "/b", "/c")
     fleet.now_s = 8.0
-    fleet.scheduler.alive("/a", 8.0)
+    fleet.describe("/a")
     fleet.ask("/b")
     fleet.step(3.0)
     assert fleet.scheduler.robots() == ("/a", "/b")

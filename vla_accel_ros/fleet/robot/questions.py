@@ -39,16 +39,12 @@ class _Question:
 
 class Questions:
     """The questions of one robot's process. within_s: how long to wait for an answer. first: number of the
-    first question; None means random.
-
-    Attributes: `foreign`, the number of answers that matched no question.
-    """
+    first question; None means random."""
 
     def __init__(self, engine: str, robot: str, within_s: float, first: int | None = None) -> None:
         self._engine, self._robot, self._within_s = engine, robot, within_s
         self._number = uuid4().int >> 66 if first is None else first
         self._open: dict[int, _Question] = {}
-        self.foreign = 0
 
     def __len__(self) -> int:
         """Number of unanswered questions."""
@@ -90,7 +86,6 @@ class Questions:
         """Close the question that this answers; return whether there was one."""
         question = self._open.get(answer.round.number)
         if question is None or (question.text, question.stamp_ns) != (answer.prompt, answer.stamp_ns):
-            self.foreign += 1
             return False
         del self._open[answer.round.number]
         return True

@@ -19,7 +19,7 @@ from vla_accel_ros.fleet.serving.dispatch import Dispatcher
 from vla_accel_ros.fleet.serving.members import Members
 from vla_accel_ros.fleet.serving.queue import Queue
 from vla_accel_ros.fleet.serving.records import PendingRequest, Robot, Work
-from vla_accel_ros.fleet.serving.settings import Ports, Settings
+from vla_accel_ros.fleet.serving.settings import ASK_AGAIN_S, Ports, Settings
 from vla_accel_ros.types import Chunk
 
 _LOG = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Completion:
             self.cancel(robot)
             self.refuse(pending.asked, why, 0.0)
 
-    def refuse(self, request: ChunkRequest, why: str, retry_s: float) -> None:
+    def refuse(self, request: ChunkRequest, why: str, retry_s: float = ASK_AGAIN_S) -> None:
         self._ports.answer(
             ChunkAnswer(
                 request.round, request.attempt, self._name, request.sent_ns, refusal=why, retry_s=retry_s

@@ -118,16 +118,8 @@ class FleetScheduler:
 
     def asked(self, request: ChunkRequest, now_s: float) -> None:
         """Take a request for a chunk; its answer is sent through the ports, at most once."""
-        robot = self._members.robots.get(request.round.robot)
+        robot = self._sender(request, self._completion.refuse)
         if robot is None:
-            self.strangers += 1
-            self._completion.refuse(
-                request, "the scheduler does not know this robot; publish fleet/robot", ASK_AGAIN_S
-            )
-            return
-        if request.round.engine != robot.description.engine:
-            robot.counts.foreign += 1
-            self._completion.refuse(request, "the scheduler knows another process of this robot", ASK_AGAIN_S)
             return
         self._members.heard(robot, now_s)
         if not robot.verdict.admitted:
@@ -140,7 +132,7 @@ class FleetScheduler:
             return
         if (problem := out_of_order(robot.newest, order_of(request))) is not None:
             robot.counts.out_of_order += 1
-            self._completion.refuse(request, problem, ASK_AGAIN_S)
+            self._completion.refuse(request, problem)
             return
         robot.newest = order_of(request)
         self._note(robot, request, now_s)
@@ -148,23 +140,14 @@ class FleetScheduler:
 
     def questioned(self, request: ChunkRequest, now_s: float) -> None:
         """Take a question; its answer, or the reason why there is none, is sent through the ports once."""
-        robot = self._members.robots.get(request.round.robot)
+        robot = self._sender(request, self._questions.refuse)
         if robot is None:
-            self.strangers += 1
-            self._questions.refuse(request, "the scheduler does not know this robot; publish fleet/robot")
-        elif request.round.engine != robot.description.engine:
-            robot.counts.foreign += 1
-            self._questions.refuse(request, "the scheduler knows another process of this robot")
-        elif not robot.verdict.admitted:
+            return
+        if not robot.verdict.admitted:
             self._questions.refuse(request, f"the fleet does not serve this robot: {robot.verdict.reason}")
         else:
             self._members.heard(robot, now_s)
             self._questions.asked(robot, request, now_s)
-
-    def alive(self, robot: str, now_s: float) -> None:
-        """Record a sign of life of a robot."""
-        if robot in self._members.robots:
-            self._members.heard(self._members.robots[robot], now_s)
 
     def gone(self, robot: str, now_s: float) -> None:
         """Forget a robot that has gone."""
@@ -188,6 +171,18 @@ class FleetScheduler:
         for replica in self.replicas:
             self._dispatcher.dispatch(replica, now_s)
         self._questions.step(now_s)
+
+    def _sender(self, request: ChunkRequest, refuse: Callable[[ChunkRequest, str], None]) -> Robot | None:
+        """The robot that sent a request; None, and the request is refused, if it is not known."""
+        robot = self._members.robots.get(request.round.robot)
+        if robot is None:
+            self.strangers += 1
+            refuse(request, "the scheduler does not know this robot; publish fleet/robot")
+        elif request.round.engine != robot.description.engine:
+            robot.counts.foreign += 1
+            refuse(request, "the scheduler knows another process of this robot")
+            return None
+        return robot
 
     def _wake(self, future: Future[Any]) -> None:
         self._ports.wake()
