@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.engine.engine import Engine
@@ -20,7 +19,6 @@ from vla_accel_ros.fleet.protocol import RobotDescription
 from vla_accel_ros.fleet.replicas.local import LocalReplica
 from vla_accel_ros.fleet.replicas.ray import RayReplica
 from vla_accel_ros.fleet.replicas.ray_cluster import OWN, USUAL, Cluster, Deadlines, Where
-from vla_accel_ros.fleet.replicas.replica import Replica
 from vla_accel_ros.nodes.fleet.contracts import JOINING, contract_of
 from vla_accel_ros.nodes.inference.loading import Load, black_frame, trained_state
 from vla_accel_ros.types import Observation
@@ -67,26 +65,8 @@ class Making:
         return LocalReplica(engine, embody, session=session)
 
 
-class Engines(Protocol):
-    """The engines of a fleet. replicas: measured, nearest first. engine: the one in this process, None if
-    there is none. updates: see LocalReplica."""
-
-    @property
-    def replicas(self) -> Sequence[Replica]: ...
-
-    @property
-    def engine(self) -> Engine | None: ...
-
-    @property
-    def updates(self) -> int: ...
-
-    def close(self) -> None:
-        """End the engines."""
-        ...
-
-
 class LocalEngine:
-    """One engine in this process."""
+    """One engine in this process. replicas: measured. updates: see LocalReplica."""
 
     def __init__(self, engine: Engine, making: Making, warn: Warn) -> None:
         self.engine, self._replica = engine, making.around(engine, warn)
@@ -101,9 +81,9 @@ class RayEngines:
     """Engines in Ray actors. wanted, address: the parameters ray_replicas and ray_address. gpus: of this
     machine, for its own cluster.
 
-    Make it in the main thread. Replicas are started one after another, so that none is measured while another
-    is loaded beside it. One that does not start is told with its own error and tried again, while the others
-    serve. Raises ValueError, with the error of each, if none starts.
+    Make it in the main thread. replicas: measured, nearest first. They are started one after another, so that
+    none is measured while another is loaded beside it. One that does not start is told with its own error and
+    tried again, while the others serve. Raises ValueError, with the error of each, if none starts.
     """
 
     engine = None
@@ -139,6 +119,9 @@ class RayEngines:
         for replica in self.replicas:
             replica.close()
         self._cluster.close()
+
+
+Engines = LocalEngine | RayEngines
 
 
 def where(wanted: str) -> list[tuple[Where, bool]]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.guard_condition import GuardCondition
 
 from vla_accel_msgs.msg import FleetRequest, FleetRobot, Session
 from vla_accel_ros.contract.contract import Contract
@@ -43,7 +43,6 @@ from vla_accel_ros.fleet.serving.settings import Cut, Ports, Settings, read_prio
 from vla_accel_ros.models.checkpoints.progress import Meter
 from vla_accel_ros.models.device import device_fault
 from vla_accel_ros.nodes.declare import record, value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.fleet import fleet_convert
 from vla_accel_ros.nodes.fleet.clock import SchedulerClock
 from vla_accel_ros.nodes.fleet.contracts import JOINING, Reader
@@ -77,39 +76,35 @@ class FleetSchedulerNode(ManagedNode):
     burst = Settings.burst
 
     def __init__(self) -> None:
-        super().__init__(NAME, FLEET_SCHEDULER)
-        self._scheduler: FleetScheduler | None = None
-        self._engines: Engines | None = None
-        self._guard: GuardCondition | None = None
-        self._sessions: Sessions | None = None
-        self._forecasts: Background | None = None
-        self._reader: Reader | None = None
+        super().__init__(NAME, FLEET_SCHEDULER, "fleet")
         self._unopened: list[str] = []
         self._joining: list[RobotTopics] = []
         self._topics: dict[str, RobotTopics] = {}
         self._unreadable, self._refusal = 0, Throttled(self, 1.0)
         self._ignored = Throttled(self, 10.0)
-        self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
         self._others = OtherSchedulers(self)
-        self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
         self._contract = contract = Contract.load(value(self, "contract") or demo_contract())
+        self._time = SchedulerClock(lambda: self.now_ns() if self.get_clock().ros_time_is_active else None)
         make = rule_factory(value(self, "rule"), record(self, RuleOptions))
         making = Making(chosen(self), contract)
+        self._guard = self.create_guard_condition(self._step)
+        self.on_release(partial(self.destroy_guard_condition, self._guard))
         self._engines = engines = self._start(making)
-        self._updates = engines.updates
+        self.on_release(engines.close)
         within_s = value(self, "in_time_s") or (1.0 - USEFUL) * contract.chunk.max_age_s
         load, least_rate = value(self, "most_load"), value(self, "least_rate")
         limits = Limits(value(self, "most_robots"), load, least_rate, within_s)
-        self._guard = self.create_guard_condition(self._step)
         name = uuid.uuid4().hex[:12]
         warn = self.get_logger().warning
-        self._sessions = sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
-        ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, sessions.told)
+        self._sessions = Sessions(name, making.load.model, self.now_ns, self._tell_session, warn)
+        self.on_release(self._sessions.close)
+        ports = Ports(self._admit, self._call, self._answer, self._wake, self._text, self._sessions.told)
         granted = read_priorities(value(self, "priorities"))
         settings = record(self, Settings, burst=self.burst, priorities=granted, limits=limits)
-        self._forecasts = forecasts = Background(self._wake, self.forecast, JOINING)
+        forecasts = Background(self._wake, self.forecast, JOINING)
+        self.on_release(forecasts.close)
         self._scheduler = FleetScheduler(
             name, engines.replicas, make, ports, settings, self._horizon, forecasts
         )
@@ -119,6 +114,7 @@ class FleetSchedulerNode(ManagedNode):
             f"with {within_s:.3g} s to wait"
         )
         self._reader = Reader(self._wake)
+        self.on_release(self._reader.close)
         self._others.look()
         self.every(1.0 / STEP_HZ, self._open_robots)
         self.every(1.0 / STEP_HZ, self._step)
@@ -128,21 +124,11 @@ class FleetSchedulerNode(ManagedNode):
         self._unopened, self._joining = [], []
         for robot in tuple(self._topics):
             self._close_robot(robot)
-        if self._scheduler is not None:
-            self._scheduler.close(self._time.now_s())
+        self._scheduler.close(self._time.now_s())
 
     def release(self) -> None:
-        self._scheduler = None
-        for worker in (self._sessions, self._forecasts, self._reader):
-            if worker is not None:
-                worker.close()
-        self._sessions = self._forecasts = self._reader = None
-        engines, self._engines = self._engines, None
-        if engines is not None:
-            engines.close()
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            self.destroy_guard_condition(guard)
+        for name in ("_scheduler", "_engines"):  # the next configuration must find the model's memory
+            self.__dict__.pop(name, None)
 
     def hopeless(self, error: Exception) -> str:
         return "the GPU refuses every call of this process" if device_fault(error) else ""
@@ -175,27 +161,25 @@ class FleetSchedulerNode(ManagedNode):
         """The function that cuts a robot's chunks. Raises ValueError for an invalid horizon, or one that
         needs information that chunks lack."""
         horizons = Horizons(description.horizon or ALL)
-        horizons.check(self._updates)
+        horizons.check(self._engines.updates)
         return horizons.limit
 
     def _wake(self) -> None:
         """Wake the node's thread; may be called from any thread."""
-        guard = self._guard
-        if guard is not None:
-            guard.trigger()
+        if self.configured:
+            self._guard.trigger()
 
     def _step(self) -> None:
-        if self._scheduler is not None and self.active:
+        if self.active:
             self._take_descriptions()
             self._scheduler.step(self._time.now_s())
 
     def _look(self) -> None:
         """Open the topics of new robots, close those of robots that have gone."""
         self._others.look()
-        if self._engines is None or not self._time.look(self._engines.replicas):
+        if not self._time.look(self._engines.replicas):
             return  # how many robots fit is not known yet
-        if self._sessions is not None:
-            self._sessions.look()
+        self._sessions.look()
         present = robots(self)
         for robot in tuple(self._topics):
             if robot not in present:
@@ -222,14 +206,12 @@ class FleetSchedulerNode(ManagedNode):
 
     def _close_robot(self, robot: str) -> None:
         self._topics.pop(robot).close()
-        if self._reader is not None:
-            self._reader.forget(robot)
-        if self._scheduler is not None:
-            self._scheduler.gone(robot, self._time.now_s())
+        self._reader.forget(robot)
+        self._scheduler.gone(robot, self._time.now_s())
         self.get_logger().info(f"{robot} has gone")
 
     def _on_robot(self, topics: RobotTopics, message: FleetRobot) -> None:
-        if self._scheduler is None or self._reader is None or not self.active:
+        if not self.active:
             return
         try:
             description = fleet_convert.description_from_message(message)
@@ -248,7 +230,6 @@ class FleetSchedulerNode(ManagedNode):
 
     def _take_descriptions(self) -> None:
         """Tell the scheduler, for OPENING_S at most, of the robots whose contracts were read."""
-        assert self._scheduler is not None and self._reader is not None
         until_s = time.monotonic() + OPENING_S
         for description, contract in self._reader.finished():
             topics = self._topics[description.robot]
@@ -263,7 +244,6 @@ class FleetSchedulerNode(ManagedNode):
 
     def _refuse_robot(self, topics: RobotTopics, engine: str, error: ValueError) -> None:
         """Refuse a description, and forget the earlier one of the same process."""
-        assert self._scheduler is not None
         self._refuse(topics, error)
         if topics.description is None or topics.description.engine == engine:
             self._scheduler.gone(topics.robot, self._time.now_s())
@@ -271,42 +251,36 @@ class FleetSchedulerNode(ManagedNode):
         self._admit(Admission(engine, topics.robot, self._scheduler.name, False, str(error)))
 
     def _on_request(self, topics: RobotTopics, message: FleetRequest) -> None:
-        if self._scheduler is None or not self.active:
-            return
-        try:
-            request = self._read(topics, message)
-        except ValueError as error:
-            self._refuse(topics, error)
-            self._refuse_request(topics, message, str(error))
-            return
-        self._scheduler.asked(request, self._time.now_s())
-        self._scheduler.step(self._time.now_s())
+        if (request := self._read(topics, message, self._refuse_request)) is not None:
+            self._scheduler.asked(request, self._time.now_s())
+            self._scheduler.step(self._time.now_s())
 
     def _on_question(self, topics: RobotTopics, message: FleetRequest) -> None:
-        if self._scheduler is None or not self.active:
-            return
+        if (request := self._read(topics, message, self._refuse_question)) is not None:
+            self._scheduler.questioned(request, self._time.now_s())
+            self._scheduler.step(self._time.now_s())
+
+    def _read(
+        self,
+        topics: RobotTopics,
+        message: FleetRequest,
+        refuse: Callable[[RobotTopics, FleetRequest, str], None],
+    ) -> ChunkRequest | None:
+        """A request of a known robot; None if it is refused."""
+        if not self.active:
+            return None
         try:
-            request = self._read(topics, message)
+            description, contract = topics.description, topics.contract
+            _check_name(topics, message.robot)
+            if description is None or contract is None:
+                raise ValueError(f"{topics.robot} sent a request, but its description is missing or refused")
+            request = fleet_convert.request_from_message(message, contract)
+            if topics.robot not in self._scheduler.robots():  # it was silent for long
+                self._scheduler.described(description, self._time.now_s())
         except ValueError as error:
             self._refuse(topics, error)
-            round_ = Round(message.engine, message.robot, message.task, message.round)
-            stamp_ns, question = convert.stamp_ns(message.stamp), message.instruction[:MOST_WORDS]
-            answer = TextAnswer(round_, question, stamp_ns, str(error), refused=True)
-            topics.text.publish(fleet_convert.text_to_message(answer, self._scheduler.name))
-            return
-        self._scheduler.questioned(request, self._time.now_s())
-        self._scheduler.step(self._time.now_s())
-
-    def _read(self, topics: RobotTopics, message: FleetRequest) -> ChunkRequest:
-        """A request of a known robot. Raises ValueError if it cannot be taken."""
-        assert self._scheduler is not None
-        description, contract = topics.description, topics.contract
-        _check_name(topics, message.robot)
-        if description is None or contract is None:
-            raise ValueError(f"{topics.robot} sent a request, but its description is missing or refused")
-        request = fleet_convert.request_from_message(message, contract)
-        if topics.robot not in self._scheduler.robots():  # it was silent for long
-            self._scheduler.described(description, self._time.now_s())
+            refuse(topics, message, str(error))
+            return None
         return request
 
     def _refuse(self, topics: RobotTopics, error: ValueError) -> None:
@@ -314,12 +288,17 @@ class FleetSchedulerNode(ManagedNode):
         self._refusal.warning(f"in {topics.robot}: {error}")
 
     def _refuse_request(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
-        if self._scheduler is None or not _names_its_sender(topics, message):
+        if not _names_its_sender(topics, message):
             return
         round_ = Round(message.engine, message.robot, message.task, message.round)
         sent_ns = convert.stamp_ns(message.header.stamp)
         name, attempt = self._scheduler.name, message.attempt
         self._answer(ChunkAnswer(round_, attempt, name, sent_ns, refusal=why, retry_s=ASK_AGAIN_S))
+
+    def _refuse_question(self, topics: RobotTopics, message: FleetRequest, why: str) -> None:
+        round_ = Round(message.engine, topics.robot, message.task, message.round)
+        stamp_ns, question = convert.stamp_ns(message.stamp), message.instruction[:MOST_WORDS]
+        self._text(TextAnswer(round_, question, stamp_ns, why, refused=True))
 
     def _admit(self, admission: Admission) -> None:
         topics = self._topics.get(admission.robot)
@@ -349,7 +328,7 @@ class FleetSchedulerNode(ManagedNode):
 
     def _text(self, answer: TextAnswer) -> None:
         topics = self._topics.get(answer.round.robot)
-        if topics is not None and self._scheduler is not None:
+        if topics is not None:
             topics.text.publish(fleet_convert.text_to_message(answer, self._scheduler.name))
 
     def _tell_session(self, robot: str, session: Session) -> None:
@@ -357,15 +336,11 @@ class FleetSchedulerNode(ManagedNode):
         if topics is not None:
             topics.session.publish(session)
 
-    def _statuses(self) -> list[DiagnosticStatus]:
-        if self._scheduler is None:
-            return [status("fleet", ERROR if self.trouble else OK, self.trouble or "not configured")]
-        if not self.active:
-            return [status("fleet", OK, "not active")]
+    def statuses(self) -> list[DiagnosticStatus]:
         now_s = self._time.now_s()
         lines = of_fleet(self._scheduler, value(self, "rule"), self._unreadable, now_s)
         lines.append(of_graph(self._others.sentence))
-        engine = None if self._engines is None else self._engines.engine
+        engine = self._engines.engine
         return lines if engine is None else [*lines, of_engine(engine)]
 
 

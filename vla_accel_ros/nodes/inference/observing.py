@@ -25,7 +25,7 @@ from vla_accel_ros.control.chunking.guidance import Execution
 from vla_accel_ros.control.state_file import StateFile
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.diagnostics import OK, WARN, status
 from vla_accel_ros.nodes.inference.chunk_output import ChunkOutput
 from vla_accel_ros.nodes.inference.steering import Steering
 from vla_accel_ros.nodes.inference.streams import Streams
@@ -49,14 +49,12 @@ class ObservingNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("inference", INFERENCE)
-        self.configured = False
         self.instruction = Instruction()
         self._state = StateFile(self.get_fully_qualified_name(), self.context.get_domain_id())
         self._restored = False
         self._unanswered, self._unreadable = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._unlike, self._slow = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._reasons = Reasons(self)
-        self._reporter = Reporter(self, self._statuses)
 
     def check_words(self, text: str) -> None:
         """Raises ValueError for words that the policy cannot take."""
@@ -101,7 +99,7 @@ class ObservingNode(ManagedNode):
         asked for subtasks."""
         self.inputs, self._host = inputs, Host()
         self.steering = Steering(self, answers)
-        self._reporter.hardware_id = contract.robot
+        self.reporter.hardware_id = contract.robot
         for warning in inputs.trained.still:
             self.get_logger().warning(warning)
         self.chunks = ChunkOutput(self, contract)
@@ -116,7 +114,6 @@ class ObservingNode(ManagedNode):
         # Often enough that the delay of the message itself never reaches a limit.
         self.every(min(PERIOD_S, min(contract.max_ages_s.values()) / 4), self._publish_inputs)
         self.every(1.0, self._warn)
-        self.configured = True
 
     def activate(self) -> None:
         self._told_ready = False
@@ -128,7 +125,6 @@ class ObservingNode(ManagedNode):
         self.chunks.close()
 
     def release(self) -> None:
-        self.configured = False
         for name in ("inputs", "_streams"):  # they hold images: the next configuration must find the memory
             self.__dict__.pop(name, None)
 
@@ -138,9 +134,8 @@ class ObservingNode(ManagedNode):
                 self._state.finish(self.instruction.fields).result(_WRITTEN_S)
 
     def clock_jumped(self) -> None:
-        if self.configured:
-            self.inputs.clear()
-            self.restart()
+        self.inputs.clear()
+        self.restart()
 
     def restart(self) -> None:
         """Continue nothing that was begun before."""
@@ -246,11 +241,7 @@ class ObservingNode(ManagedNode):
             option = f" --namespace {namespace}" * bool(namespace)
             self.get_logger().info(f'ready: say what to do with vla say{option} "..."')
 
-    def _statuses(self) -> Sequence[DiagnosticStatus]:
-        if not self.configured:
-            return [status("inference", ERROR if self.trouble else OK, self.trouble or "not configured")]
-        if not self.active:
-            return [status("inference", OK, "not active")]
+    def statuses(self) -> Sequence[DiagnosticStatus]:
         streams = self._streams.statuses(self.now_ns())
         host = status("host", WARN if self._host.busy else OK, self._host.busy or "not busy", self._host.load)
         return [self._chunks_status(), *self.chunk_statuses(), *streams, self._training_status(), host]

@@ -28,7 +28,7 @@ from vla_accel_msgs.msg import FrameHandle, Session
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import instruction_topic
 from vla_accel_ros.nodes.declare import value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, Reporter, status
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, WARN, status
 from vla_accel_ros.nodes.interfaces import definition, digest, type_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.params.recorder import RECORDER
@@ -54,16 +54,13 @@ class RecorderNode(ManagedNode):
     """The node recorder; see the module docstring and nodes/params/recorder.py."""
 
     def __init__(self) -> None:
-        super().__init__("recorder", RECORDER)
-        self._contract: Contract | None = None
-        self._recording: Recording | None = None
+        super().__init__("recorder", RECORDER, "recording")
         self._subscriptions_of_bag: list[Subscription] = []
         self._refusal = Throttled(self, 1.0)
-        self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
         self._contract = Contract.load(value(self, "contract") or demo_contract())
-        self._reporter.hardware_id = self._contract.robot
+        self.reporter.hardware_id = self._contract.robot
         self._wanted = recorded(self._contract)
         for entry in self._wanted:
             definition(entry.bag_type)  # report a type that is not installed now
@@ -73,7 +70,6 @@ class RecorderNode(ManagedNode):
         self.every(1.0, self._tell)
 
     def activate(self) -> None:
-        assert self._contract is not None
         bag = McapBag(self._new_folder(self._contract.robot), value(self, "compression"))
         self._recording = Recording(bag, value(self, "queue_mb") << 20, value(self, "keep_free_mb") << 20)
         self._marks, self._marked = Marks(), False
@@ -96,7 +92,6 @@ class RecorderNode(ManagedNode):
             self.destroy_subscription(subscription)
         self._subscriptions_of_bag.clear()
         self._rings.close()
-        assert self._recording is not None
         self._recording.close(_PATIENCE_S)
         self._tell()
         messages, dropped = self._recording.written.total(), self._recording.dropped.total()
@@ -104,9 +99,6 @@ class RecorderNode(ManagedNode):
             f"recorded {messages} messages, {self._recording.bytes_written / 1e6:.0f} MB, in "
             f"{self._recording.path}; {dropped} dropped"
         )
-
-    def release(self) -> None:
-        self._contract = self._recording = None
 
     def _new_folder(self, robot: str) -> Path:
         """A new folder for a bag, named by robot and time."""
@@ -125,7 +117,6 @@ class RecorderNode(ManagedNode):
                 self._subscribe(entry, reliable=all(is_reliable))
 
     def _subscribe(self, entry: Recorded, reliable: bool) -> None:
-        assert self._recording is not None
         profile = QoSProfile(
             history=HistoryPolicy.KEEP_LAST,
             depth=entry.depth,
@@ -151,13 +142,12 @@ class RecorderNode(ManagedNode):
             )
 
     def _add(self, name: str, kind: str, reliable: bool = True, latched: bool = False) -> None:
-        assert self._recording is not None
         self._recording.add(Topic(name, kind, definition(kind), reliable, latched, 10, digest(kind)))
 
     def _mark(self, event: str, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Write a mark into the bag, and say what it means, or why it is refused."""
         try:
-            if self._recording is None or not self.active or self._recording.ended:
+            if not self.active or self._recording.ended:
                 raise ValueError(f"nothing is recorded: {self.trouble or 'activate the recorder'}")
             task, now_ns = value(self, "task").strip(), self.now_ns()
             sentence = self._marks.mark(event, now_ns, task)
@@ -181,7 +171,6 @@ class RecorderNode(ManagedNode):
         name, contract = self.resolve_topic_name("session"), self._contract
         if recording.written[name]:
             return
-        assert contract is not None
         topics = {camera.name: self.resolve_topic_name(camera.topic) for camera in contract.cameras}
         session = Session(
             contract=Path(value(self, "contract") or demo_contract()).read_text(),
@@ -193,7 +182,6 @@ class RecorderNode(ManagedNode):
         self._put(name, serialize_message(session))
 
     def _put(self, topic: str, message: bytes | bytearray) -> None:
-        assert self._recording is not None
         self._recording.put(topic, self.now_ns(), message)
 
     def _take_frame(self, camera: str, topic: str, message: FrameHandle) -> None:
@@ -219,7 +207,6 @@ class RecorderNode(ManagedNode):
 
     def _tell(self) -> None:
         """Log once that messages are dropped, and why recording has ended."""
-        assert self._recording is not None
         if self._recording.trouble and not self._told_trouble:
             self._told_trouble = True
             self.get_logger().error(f"{self._recording.trouble}; the robot keeps running")
@@ -230,10 +217,8 @@ class RecorderNode(ManagedNode):
                 "a faster disk, or raise queue_mb"
             )
 
-    def _statuses(self) -> Sequence[DiagnosticStatus]:
+    def statuses(self) -> Sequence[DiagnosticStatus]:
         recording = self._recording
-        if recording is None or not self.active:
-            return [status("recording", ERROR if self.trouble else OK, self.trouble or "not active")]
         dropped = recording.dropped.total() + self._lost.total()
         new, self._reported_drops = dropped - self._reported_drops, dropped
         values: dict[str, object] = {

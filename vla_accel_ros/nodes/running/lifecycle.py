@@ -18,6 +18,7 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
@@ -30,6 +31,7 @@ from vla_accel_ros.control.following.clock_watch import ClockWatch
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.declare import declare, value
+from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.instruction_topic import TOPIC, SubscriptionEventCallbacks, subscriptions
 from vla_accel_ros.nodes.params.parameter import Parameter
 from vla_accel_ros.nodes.running.brief_log import BriefLogs
@@ -43,10 +45,11 @@ _REFUSALS = (ValueError, TypeError, OSError)
 class ManagedNode(BriefLogs, LifecycleNode):
     """Base of the lifecycle nodes; subclasses override the eight hooks below."""
 
-    def __init__(self, name: str, table: Iterable[Parameter]) -> None:
+    def __init__(self, name: str, table: Iterable[Parameter], line: str = "") -> None:
+        """line: of diagnostics that says why the node is not active; by default its name."""
         super().__init__(name)
         declare(self, table, lambda: self._state_machine.current_state[1] == "unconfigured")
-        self.active, self._clean = False, True
+        self.configured, self.active, self._clean = False, False, True
         self._clock_watch: ClockWatch | None = None  # from activation until it has been deactivated
         # Set by the process; free_memory is called after cleanup, and before configure, of which one may have
         # failed before.
@@ -56,6 +59,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
         self.jumped_ns = 0  # how far ROS time was set last
         self._closing: list[Callable[[], object]] = []
         self.trouble = ""  # the sentence of the last refused or failed transition, for diagnostics
+        self._line, self.reporter = line or name, Reporter(self, self._statuses)
         self._jumps = self.get_clock().create_jump_callback(
             JumpThreshold(
                 min_forward=Duration(seconds=1), min_backward=Duration(nanoseconds=-1), on_clock_change=True
@@ -88,10 +92,15 @@ class ManagedNode(BriefLogs, LifecycleNode):
     def cannot_start(self) -> None:
         """It could not start itself; `trouble` says why."""
 
+    def statuses(self) -> Iterable[DiagnosticStatus]:
+        """Lines of diagnostics while it is active."""
+        return ()
+
     def clock_jumped(self) -> None:
         """ROS time went back, or more than a second forward: forget everything that carries a stamp.
 
-        It is called before any callback of `listen` or `every` sees the new time.
+        It is called while the node is configured, before any callback of `listen` or `every` sees the new
+        time.
         """
 
     def end(self, clean: bool = True) -> None:
@@ -165,7 +174,7 @@ class ManagedNode(BriefLogs, LifecycleNode):
         return watch is not None and watch.was_set()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt(
+        result = self._attempt(
             "configure",
             self.free_memory,
             self.configure,
@@ -173,6 +182,8 @@ class ManagedNode(BriefLogs, LifecycleNode):
             lambda: super(ManagedNode, self).on_configure(state),
             self.on_configured,
         )
+        self.configured = result == TransitionCallbackReturn.SUCCESS
+        return result
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         def activate() -> None:
@@ -210,7 +221,14 @@ class ManagedNode(BriefLogs, LifecycleNode):
         if self._clean:
             self.finish()
 
+    def _statuses(self) -> Iterable[DiagnosticStatus]:
+        if self.active:
+            return self.statuses()
+        state = self.trouble or ("not active" if self.configured else "not configured")
+        return [status(self._line, ERROR if self.trouble else OK, state)]
+
     def _close(self) -> None:
+        self.configured = False
         while self._closing:
             self._closing.pop()()
         self.release()
@@ -274,7 +292,8 @@ class ManagedNode(BriefLogs, LifecycleNode):
         self.get_logger().warning(f"ROS time jumped by {by_ns * 1e-9:.3f} s: starting afresh")
         self.jumped_ns = by_ns
         TIMELINE.instant("clock", f"ROS time jumped by {by_ns * 1e-9:.3f} s")
-        self.clock_jumped()
+        if self.configured:
+            self.clock_jumped()
 
 
 def _send_response(send: Callable[..., None], *given: object) -> None:

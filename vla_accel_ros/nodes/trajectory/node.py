@@ -52,7 +52,6 @@ from vla_accel_ros.nodes.brief import brief
 from vla_accel_ros.nodes.chunk_topic import slot_name
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
 from vla_accel_ros.nodes.declare import record, value
-from vla_accel_ros.nodes.diagnostics import ERROR, OK, Reporter, status
 from vla_accel_ros.nodes.graph import GraphCheck
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
@@ -89,13 +88,11 @@ class TrajectoryNode(ManagedNode):
     """The node trajectory; see the module docstring and nodes/params/trajectory.py."""
 
     def __init__(self) -> None:
-        super().__init__("trajectory", TRAJECTORY)
-        self._motion: Motion | None = None
+        super().__init__("trajectory", TRAJECTORY, "motion")
         self._holds = Holds(StateFile(self.get_fully_qualified_name(), self.context.get_domain_id()))
         self._answering: list[Future] = []
         self._flows = dict[Output, Flows]()
         self._reasons = Reasons(self)
-        self._reporter = Reporter(self, self._statuses)
 
     def configure(self) -> None:
         for line in self._holds.restore(value(self, "after_restart") == "go_on"):
@@ -103,7 +100,7 @@ class TrajectoryNode(ManagedNode):
         contract = Contract.load(value(self, "contract") or demo_contract())
         if value(self, "stamp") == "zero":
             contract = contract.eased("joint_trajectory", on_arrival.SPEED, on_arrival.ACCELERATION)
-        self._reporter.hardware_id = contract.robot
+        self.reporter.hardware_id = contract.robot
         self._publisher = self.output(MotionMessage, "motion", qos.LATCHED)
         self._stats = self.output(LoopStats, "loop_stats", qos.REPORT)
         self._graph = self._check_graph(contract)
@@ -215,7 +212,6 @@ class TrajectoryNode(ManagedNode):
             self.every(1.0 / output.controller.rate_hz, tick)
 
     def activate(self) -> None:
-        assert self._motion is not None
         self._holds.resume_passing()
         if value(self, "check_controllers"):
             self._check.refuse_wrong()
@@ -224,28 +220,22 @@ class TrajectoryNode(ManagedNode):
         self._drain()
 
     def deactivate(self) -> None:
-        assert self._motion is not None
         for pause_s in self._motion.deactivate():
             self._drain()
             time.sleep(pause_s)
             self.look_at_clock()
         self._drain()
 
-    def release(self) -> None:
-        self._motion = None
-
     def finish(self) -> None:
         self._holds.finish()
 
     def clock_jumped(self) -> None:
-        if self._motion is not None:
-            self._motion.jump()
-            self._drain()
+        self._motion.jump()
+        self._drain()
 
     @contextmanager
     def following(self, stamp_ns: int) -> Iterator[None]:
         """A chunk of this image becomes motion: the first command of each stream after it ends its flow."""
-        assert self._motion is not None
         sent, of_frame = self._motion.robot.outputs, self.timeline.following(stamp_ns)
         count = sent.sent
         with of_frame:
@@ -261,20 +251,17 @@ class TrajectoryNode(ManagedNode):
         self.timeline.flows = ()
 
     def _poll(self) -> None:
-        assert self._motion is not None
         self._motion.source.poll()
         self._drain()
 
     def _on_chunk(self, message: ActionChunk) -> None:
         motion = self._motion
-        assert motion is not None
         names = motion.robot.contract.action_names
         number = (convert.stamp_ns(message.header.stamp), message.request_id)
         motion.receive(partial(convert.chunk_from_message, message, names), number)
         self._drain()
 
     def _on_inputs(self, message: Inputs) -> None:
-        assert self._motion is not None
         if self.active:
             try:
                 report = convert.inputs_from_message(message)
@@ -285,31 +272,26 @@ class TrajectoryNode(ManagedNode):
             self._drain()
 
     def _on_joints(self, message: JointState) -> None:
-        assert self._motion is not None
         stamp_ns = convert.stamp_ns(message.header.stamp)
         change = self._motion.measure(message.name, message.position, stamp_ns)
         self._drain(change)
 
     def _on_command(self, message: Any) -> None:
         """A person's command has come."""
-        assert self._motion is not None
         names, numbers = convert.command_from_message(message)
         self._motion.command(names, numbers, convert.stamp_ns(message.header.stamp))
         self._drain()
 
     def _on_joy(self, message: Joy) -> None:
-        assert self._motion is not None
         self._motion.press(message.buttons, convert.stamp_ns(message.header.stamp))
         self._drain()
 
     def _look(self) -> None:
-        assert self._motion is not None
         self._causes.look(self._holds.released)
         self._motion.look(self._causes.publishers())
         self._drain()
 
     def _watch(self) -> None:
-        assert self._motion is not None
         change = self._motion.tick()
         if self.clock_was_set():
             return  # `clock_jumped` comes
@@ -319,13 +301,12 @@ class TrajectoryNode(ManagedNode):
 
     def _on_outcome(self) -> None:
         """The action of a controller has ended."""
-        if self._motion is not None:
+        if self.configured:
             self._motion.homing.take_outcomes()
 
     def _drain(self, change: Change | None = None) -> None:
         """Publish and log what the motion has to say, and answer."""
         motion = self._motion
-        assert motion is not None
         for report in motion.reports:
             self._publisher.publish(motion_message(report, value(self, "mode"), self.now_ns()))
         motion.reports.clear()
@@ -334,19 +315,12 @@ class TrajectoryNode(ManagedNode):
         log, lines = self.get_logger(), list(motion.robot.log)
         motion.robot.log.clear()
         for level, line in lines:
-            # rclpy binds a line of code to one severity
-            if level == "error":
-                log.error(line)
-            elif level == "warning":
-                log.warning(line)
-            else:
-                log.info(line)
+            getattr(log, level)(line)
         if change is not None:
             self._log(change)
         self._wake()
 
     def _log(self, change: Change) -> None:
-        assert self._motion is not None
         if change.after is MotionState.STOPPING:
             safety = self._motion.robot.follower.safety
             self._reasons.log("stopping", dict(zip(safety.causes, safety.reasons, strict=True)), at_once=True)
@@ -365,7 +339,6 @@ class TrajectoryNode(ManagedNode):
         """Serve an order of the motion."""
 
         async def answer(request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-            assert self._motion is not None
             order = self._motion.operator.order(name)
             await self._answered(order)
             assert order.answer is not None
@@ -376,7 +349,7 @@ class TrajectoryNode(ManagedNode):
     async def _answered(self, order: Order) -> None:
         """Return when an order has its answer."""
         motion = self._motion
-        while motion is self._motion:
+        while self.configured and motion is self._motion:
             while order.answer is None and order.writes and (written := self._holds.written) is not None:
                 # usually at once, without another turn of the executor
                 with suppress(TimeoutError):
@@ -402,7 +375,7 @@ class TrajectoryNode(ManagedNode):
             self.executor.wake()
 
     def _on_tare(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        assert self._motion is not None and self._motion.force is not None
+        assert self._motion.force is not None
         return _filled(response, *self._motion.force.tare())
 
     def _close_motion(self, motion: Motion, actions: Sequence[JointMove]) -> None:
@@ -412,19 +385,14 @@ class TrajectoryNode(ManagedNode):
             action.close()
 
     def _report(self) -> None:
-        assert self._motion is not None
         self._graph.poll()
         if value(self, "check_controllers"):
             self._check.poll()
         now_ns = self.now_ns()
         self._stats.publish(convert.loop_stats(self._motion.robot.follower.stats(now_ns), now_ns))
 
-    def _statuses(self) -> Sequence[DiagnosticStatus]:
+    def statuses(self) -> Sequence[DiagnosticStatus]:
         motion = self._motion
-        if motion is None:
-            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not configured")]
-        if not self.active:
-            return [status("motion", ERROR if self.trouble else OK, self.trouble or "not active")]
         faults = [*self._holds.faults, *motion.publishers.beside]
         return [
             motion_line(motion.robot, faults, motion.takeover.state, self.now_ns()),
