@@ -50,8 +50,6 @@ class JointHistory:
         span_s: float = 0.0,
         continuous: Collection[str] = (),
     ):
-        if capacity < 2:
-            raise ValueError(f"capacity = {capacity} keeps nothing to interpolate between: give at least 2")
         self.joints = tuple(joints)
         self._capacity, self._least_gap_ns = capacity, round(2e9 * span_s / capacity)
         self._columns = {name: column for column, name in enumerate(self.joints)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ class Loop:
 
     def __init__(
         self,
-        wanted: Literal["auto", "always", "never"] = "auto",
+        wanted: str = "auto",
         delivery_s: float = 0.01,
         unguided: str = "",
     ) -> None:
@@ -130,11 +129,6 @@ def test_without_guidance_chunks_are_the_engines_own():
         noise = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
         free = loop.engine.act(prefix, noise=noise).actions
         np.testing.assert_array_equal(loop.chunking.act(prefix, noise=noise).actions, free)
-
-
-def test_an_unknown_choice_is_refused():
-    with pytest.raises(ValueError, match=r"rtc = 'perhaps' .*auto .*always .*never"):
-        Loop("perhaps")  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_guided_is_not_and_a_trajectory_node_that_counts_on_it_is_named():

@@ -179,8 +179,3 @@ def test_slots_are_page_locked_where_there_is_a_gpu():
 
     with FramePool(("front",)).write("front", 1, 480, 640) as slot:
         assert torch.from_numpy(slot).is_pinned()
-
-
-def test_one_slot_is_too_few():
-    with pytest.raises(ValueError, match="slots = 1"):
-        FramePool(("front",), slots=1)

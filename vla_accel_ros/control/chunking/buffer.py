@@ -70,12 +70,6 @@ class TrajectoryBuffer:
         max_age_s: float = math.inf,
         tempo: Tempo | None = None,
     ):
-        if mode not in MODES:
-            raise ValueError(f"mode = {mode!r} is unknown: choose {' or '.join(MODES)}")
-        if not (blend_s >= 0.0 and lead_s >= 0.0):
-            raise ValueError(f"blend_s = {blend_s} and lead_s = {lead_s} must not be negative: raise them")
-        if execution_horizon is not None and execution_horizon < 1:
-            raise ValueError(f"execution_horizon = {execution_horizon} executes nothing: give at least 1")
         if not max_age_s > 0.0:
             raise ValueError(f"max_age_s = {max_age_s} sends nothing: give seconds above zero")
         if len(limits.lower) != len(joints):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vla_accel_ros.control.chunking.guidance import WANTED
 from vla_accel_ros.control.chunking.rtc import RtcSettings
 from vla_accel_ros.control.horizon import ALL
 from vla_accel_ros.engine.config import EngineConfig
@@ -16,7 +17,7 @@ CHUNKING = (
         "auto",
         "Real-time chunking, each chunk guided by the one before: auto while a trajectory node reports "
         "that it runs in mode rtc; always also for an executor that reports nothing.",
-        choices=("auto", "always", "never"),
+        choices=WANTED,
     ),
     *parameters(RtcSettings, prefix="rtc_"),
 )

@@ -118,8 +118,6 @@ class FramePool:
         page_lock: bool = True,
         past: Mapping[str, Past] = MappingProxyType({}),
     ):
-        if slots < 2:
-            raise ValueError(f"slots = {slots} leaves no room to write while one is read: give at least 2")
         self._cameras = {name: _Camera() for name in cameras}
         self._slots, self._page_lock, self._past = slots, page_lock, past
         self._lock = threading.Lock()
