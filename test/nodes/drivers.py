@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import rclpy
+from nav_msgs.msg import Odometry
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
@@ -36,7 +37,8 @@ class Fault:
 
 
 class Drivers:
-    """Publishes a contract's cameras and joints, and listens where its controllers would. A context manager.
+    """Publishes a contract's cameras, joints and odometry, and listens where its controllers would. A context
+    manager.
 
     cameras: faults by name. joints: names in the joint states. listen: QoS of the controllers' topics; None
     for no controllers. parameters: of the controllers. driver: name of the node. context: in which a test may
@@ -64,6 +66,8 @@ class Drivers:
         names = contract.joint_names if joints is None else joints
         states = JointState(name=list(names), position=[0.1] * len(names))
         self._send(node, JointState, contract.joint_states.topic, states, 100.0, lambda now_ns: now_ns)
+        if contract.base is not None:
+            self._send(node, Odometry, contract.base.odometry, Odometry(), 50.0, lambda now_ns: now_ns)
         for controller in contract.controllers if listen is not None else ():
             owner = self._add(controller.topic.partition("/")[0])
             owner.create_subscription(JointTrajectory, controller.topic, lambda _: None, listen)

@@ -17,10 +17,25 @@ from sensor_msgs.msg import CompressedImage
 from stack import CALM_SENSORS, Stack, set_going, wait_for_motion, wait_for_rest
 from std_srvs.srv import Trigger
 
+from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
 from vla_accel_ros.tools.cli import main
 
 S = 1_000_000_000
+BASE = """
+base:
+  topic: base/cmd_vel
+  message: TwistStamped
+  frame: base_link
+  odometry: base/odom
+  rate_hz: 20.0
+  axes: {x: 1.0, yaw: 1.0}
+  linear: 0.4
+  angular: 1.0
+  linear_acceleration: 0.8
+  angular_acceleration: 2.0
+  timeout_s: 0.5
+"""
 Report = list[tuple[str, str, str]]
 
 
@@ -186,6 +201,14 @@ def test_wrong_types_missing_joints_and_slow_cameras(doctor, contract, patient):
     told(report, "streams", "error", "observation: none could be made: no frame of camera front")
     told(report, "controllers", "warning", "its controller does not answer with its parameters; check")
     told(report, "model", "ok", "fits the contract")
+
+
+def test_a_base_whose_speed_the_policy_sees(doctor, patient):
+    patient.write_text(patient.read_text() + BASE)
+    with Drivers(Contract.load(patient)):
+        _, report = doctor("--contract", patient, "--seconds", 1)
+    assert ("streams", "error") not in {(section, level) for section, level, _ in report}, report
+    told(report, "streams", "ok", "observation")
 
 
 def test_clocks_encodings_qos_and_controller_parameters(doctor, contract):

@@ -25,7 +25,14 @@ from vla_accel_msgs.msg import FrameHandle, Motion
 from vla_accel_msgs.msg import Inputs as InputsMessage
 from vla_accel_ros.contract.checks.controller_check import Sender
 from vla_accel_ros.contract.checks.findings import Finding
-from vla_accel_ros.contract.checks.graph_check import TF_STATIC, fitting, inputs, outputs, transforms
+from vla_accel_ros.contract.checks.graph_check import (
+    TF_STATIC,
+    fitting,
+    inputs,
+    odometry,
+    outputs,
+    transforms,
+)
 from vla_accel_ros.contract.contract import Camera, Contract
 from vla_accel_ros.nodes.clients.client_node import ClientNode
 from vla_accel_ros.nodes.controllers.parameters import ControllerCheck
@@ -145,6 +152,9 @@ class Inspector(ClientNode):
         opened = [self._watch_camera(camera, ingest, watched) for camera in contract.cameras]
         topic = contract.joint_states.topic
         opened.append(self._subscribe(JointState, topic, partial(self._on_joints, ingest, watched)))
+        for wanted in odometry(contract):
+            on_odometry = partial(self._on_odometry, contract.base, ingest, watched)
+            opened.append(self._subscribe(interface(wanted.type, wanted.about), wanted.topic, on_odometry))
         for tf in transforms(contract):
             static, kind = tf.topic == TF_STATIC, interface(tf.type, tf.about)
             profile, on_tf = ALL_LATCHED if static else TRANSFORMS, partial(self._on_tf, ingest, static)
@@ -186,13 +196,13 @@ class Inspector(ClientNode):
         stamp_ns = convert.stamp_ns(message.header.stamp)
         seen.joints.update(zip(message.name, message.position))
         self._arrived("joint_states", seen, lambda: stamp_ns)
-        positions = message.position
-        self._take(
-            "joint_states",
-            ingest,
-            seen,
-            lambda now_ns: ingest.joints(message.name, positions, stamp_ns, now_ns),
-        )
+        take = partial(ingest.joints, message.name, message.position, stamp_ns)
+        self._take("joint_states", ingest, seen, take)
+
+    def _on_odometry(self, base: Any, ingest: Ingest, seen: Watched, message: Any) -> None:
+        stamp_ns, speeds = convert.stamp_ns(message.header.stamp), base.velocities(message.twist.twist)
+        take = partial(ingest.joints, base.names, speeds, stamp_ns)
+        self._take("odometry", ingest, seen, take)
 
     def _on_tf(self, ingest: Ingest, static: bool, message: Any) -> None:
         now_ns = self._node.get_clock().now().nanoseconds
