@@ -112,8 +112,11 @@ def _array(dtype: Any, shape: Any, data: Any) -> np.ndarray:
         data.decode("utf-32-be" if dtype[0] == ">" else "utf-32-le")  # numpy would read any code point
     if kind.kind == "b":
         return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-    values = np.frombuffer(data, kind) if kind.itemsize else np.zeros(math.prod(shape), kind)
-    return values.reshape(shape)
+    if not kind.itemsize:  # numpy gives each of these texts a letter's memory
+        if math.prod(shape) > MOST_LENGTH:
+            raise ValueError(f"an array {shape} of {dtype} has more than {MOST_LENGTH} entries")
+        return np.zeros(shape, kind)
+    return np.frombuffer(data, kind).reshape(shape)
 
 
 def _scalar(dtype: Any, value: Any) -> np.generic:
@@ -121,7 +124,15 @@ def _scalar(dtype: Any, value: Any) -> np.generic:
         raise ValueError(f"a number's dtype is {str(dtype)[:40]!r}: send bool, int, uint or float")
     if not isinstance(value, (bool, int, float)):
         raise ValueError(f"a number is {type(value).__name__}")
-    return np.dtype(dtype).type(np.asarray(value).astype(dtype).item())
+    kind = np.dtype(dtype)
+    if kind.kind in "iu" and (isinstance(value, float) or not _fits(value, np.iinfo(kind))):
+        raise ValueError(f"the number {value} is no {dtype}")
+    with np.errstate(over="ignore"):
+        return kind.type(np.asarray(value).astype(dtype).item())
+
+
+def _fits(value: int, kind: np.iinfo) -> bool:
+    return bool(kind.min <= value <= kind.max)
 
 
 def _encoded(value: Any) -> dict[bytes, Any]:
