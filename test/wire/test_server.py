@@ -172,6 +172,20 @@ def test_a_client_too_many_is_refused_until_one_leaves():
             assert received(connection)
 
 
+def test_a_client_that_sends_pings_and_does_not_read_is_left(monkeypatch):
+    monkeypatch.setattr("vla_accel_ros.wire.server.MOST_BYTES", 1000)
+    head = (RECORDED / "openpi_upgrade_request.bin").read_bytes()
+    ping = b"\x89\xfd\0\0\0\0" + b"x" * 125
+    with serving(Echo()) as server, socket.create_connection(("127.0.0.1", server.port), WAIT_S) as flood:
+        flood.sendall(head)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(10_000):
+                flood.sendall(1000 * ping)
+        with client(server) as other:
+            other.recv(WAIT_S)
+            assert ask(other, {"echo": 1})["actions"] == 1
+
+
 def test_a_client_that_leaves_during_its_answer_frees_its_place():
     answers = Echo()
     with serving(answers, clients=1) as server:

@@ -78,6 +78,15 @@ class Counts:
         )
 
 
+class _Connection(ServerConnection):
+    """Leaves a client that sends pings and does not read: the answers to them would fill the memory."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > MOST_BYTES:
+            self.transport.abort()
+
+
 class PolicyServer:
     """Serves on a port until `close`. Make it and call all methods in one event loop.
 
@@ -118,6 +127,7 @@ class PolicyServer:
             host,
             port,
             process_request=self._http,
+            create_connection=_Connection,
             compression=None,
             max_size=self._most_bytes,
             max_queue=1,
