@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,8 @@ ERRORS = {
         "|O",
     ),
     "no message": (b"\xc1", "cannot be read"),
+    "an error of numbers": ({"error": np.ones(2)}, "1.0"),
+    "an error of several lines": ({"error": "no\nimage"}, "no image"),
 }
 
 
@@ -261,3 +264,33 @@ def test_a_chunk_is_due_from_its_observation_and_dropped_when_too_old():
         asking.chunk(observation, lambda: observation.stamp_ns + round(contract.chunk.max_age_s * 1e9) + 1)
     with pytest.raises(ServerError, match="7 numbers"):
         Asking(contract, Fixed(np.zeros((5, 7))), 0.0).chunk(observation, lambda: 0)
+
+
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next():
+    def twice(connection: ServerConnection) -> None:
+        connection.send(pack({}))
+        for _ in connection:
+            for _ in range(2):
+                connection.send(pack({"actions": ACTIONS}))
+
+    with other_server(twice) as url:
+        client = PolicyClient(url)
+        with pytest.raises(ServerError, match="nobody asked"):
+            for _ in range(50):  # the first ones may be faster than the answer to many
+                client.infer({}, WAIT_S)
+        assert np.array_equal(client.infer({}, WAIT_S), ACTIONS) and client.connections == 2
+
+
+def test_a_server_that_does_not_read_is_late():
+    tried, in_time = threading.Event(), SimpleQueue[bool]()
+
+    def deaf(connection: ServerConnection) -> None:
+        connection.send(pack({}))
+        with connection.protocol_mutex:  # its reader waits
+            in_time.put(tried.wait(WAIT_S))
+
+    with other_server(deaf) as url:
+        with pytest.raises(TimeoutError):
+            PolicyClient(url).infer({"state": np.zeros(24 << 20, np.uint8)}, 0.1)
+        tried.set()
+        assert in_time.get(timeout=WAIT_S)

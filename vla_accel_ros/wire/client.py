@@ -1,16 +1,18 @@
 """A client of openpi's protocol that a robot can rely on: anybody's server, deadlines, and a new connection.
 
 openpi's own client waits for ever, and is dead after the first error. Answers carry no number, so a late one
-would be taken for the next: after a deadline the connection is closed. The metadata of a new connection is
-compared with the first: another model is not driven before somebody has looked (`forget`). A connection that
-the server closed while nobody asked (vLLM-Omni does after 30 s) is made anew without a word.
+would be taken for the next: after a deadline, or an answer that nobody asked for, the connection is closed.
+The metadata of a new connection is compared with the first: another model is not driven before somebody has
+looked (`forget`). A connection that the server closed while nobody asked (vLLM-Omni does after 30 s) is made
+anew without a word.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,9 +23,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from vla_accel_ros.contract.sections.keys import OPENPI
 from vla_accel_ros.wire.arrays import MOST_BYTES, pack, unpack, unpack_any
-from vla_accel_ros.wire.dialects import DIALECT, LETTERS, ServerError, check_error
+from vla_accel_ros.wire.dialects import DIALECT, ServerError, brief, check_error
 
-OPEN_S = 2.0
+OPEN_S, CLOSE_S = 2.0, 0.2
+_LEAST_S = 1e-3  # 0 would be no limit
 
 
 class PolicyClient:
@@ -55,7 +58,7 @@ class PolicyClient:
         try:
             connection = self._connection
             if connection is None or connection.state is not State.OPEN:
-                connection = self._connect(remaining_s())
+                connection = self._connect(remaining_s)
             answers = [self._exchange(connection, message, remaining_s())]
             while self._dialect.continues(answers):
                 answers.append(self._exchange(connection, pack({}), remaining_s()))
@@ -76,23 +79,24 @@ class PolicyClient:
         """Accept whatever model the next connection has."""
         self.metadata = None
 
-    def _connect(self, within_s: float) -> ClientConnection:
+    def _connect(self, remaining_s: Callable[[], float]) -> ClientConnection:
         try:
             connection = self._connection = connect(
                 self.url,
                 additional_headers=self._headers,
                 compression=None,
                 max_size=MOST_BYTES,
-                open_timeout=min(OPEN_S, within_s),
+                open_timeout=min(OPEN_S, remaining_s()),
+                close_timeout=CLOSE_S,
                 ping_interval=None,  # a server that computes may not answer; the deadline counts
             ).__enter__()
-            first = connection.recv(min(OPEN_S, within_s))
+            first = connection.recv(min(OPEN_S, remaining_s()))
         except TimeoutError:
-            raise
+            raise TimeoutError(f"{self.url} did not open within the deadline") from None
         except (OSError, WebSocketException) as error:
             raise ConnectionError(f"{self.url}: {_brief(error)}") from error
         if isinstance(first, str):
-            raise ServerError(f"{self.url} answers with {first[:LETTERS]!r} instead of its metadata")
+            raise ServerError(f"{self.url} answers with {brief(first)!r} instead of its metadata")
         try:
             metadata = unpack(first)
         except ValueError as error:
@@ -104,18 +108,26 @@ class PolicyClient:
             )
         self.metadata, self.connections = metadata, self.connections + 1
         if self._dialect.reset is not None:
-            answer = self._answer(connection, pack(self._dialect.reset), within_s)
+            answer = self._answer(connection, pack(self._dialect.reset), remaining_s())
             if isinstance(answer, bytes):  # older vLLM-Omni servers confirm by a text
                 check_error(unpack_any(answer))
         return connection
 
     def _answer(self, connection: ClientConnection, message: bytes, within_s: float) -> str | bytes:
+        most_s = max(within_s, _LEAST_S)
+        duration = struct.pack("@ll", int(most_s), int(most_s % 1.0 * 1e6))
         try:
+            with suppress(TimeoutError):
+                connection.recv(0.0)
+                raise ServerError(f"{self.url} sent an answer that nobody asked for")
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, duration)
             connection.send(message)
             return connection.recv(within_s)
         except TimeoutError:
             raise TimeoutError(f"{self.url} did not answer within the deadline") from None
         except (OSError, WebSocketException) as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                raise TimeoutError(f"{self.url} did not take the request within the deadline") from error
             raise ConnectionError(f"{self.url} went away: {_brief(error)}") from error
 
     def _exchange(self, connection: ClientConnection, message: bytes, within_s: float) -> Any:
@@ -130,13 +142,13 @@ class PolicyClient:
 
 def _last_line(text: str) -> str:
     """Of a traceback, what it ends with."""
-    return (text.strip().splitlines() or ["nothing"])[-1][:LETTERS]
+    return brief((text.strip().splitlines() or ["nothing"])[-1])
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     names = [name for name in {**before, **after} if str(before.get(name)) != str(after.get(name))]
-    return ", ".join(f"{name}: {before.get(name)}, now {after.get(name)}" for name in names)[:LETTERS]
+    return brief(", ".join(f"{name}: {before.get(name)}, now {after.get(name)}" for name in names))
 
 
 def _brief(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:LETTERS]
+    return brief(str(error) or type(error).__name__)

@@ -120,14 +120,23 @@ def check_error(answer: Any) -> None:
     """Raises ServerError if the answer is an error's."""
     if not isinstance(answer, dict):
         return
-    error = answer.get("error")
-    if answer.get("type") == "error" or error or answer.get("ok") is False:
+    error, kind = (
+        value.tolist() if isinstance(value, np.ndarray) else value
+        for value in map(answer.get, ("error", "type"))
+    )
+    if kind == "error" or error or answer.get("ok") is False:
         message = error.get("message", error) if isinstance(error, dict) else error or answer.get("message")
-        raise ServerError(f"the server reports: {str(message or 'an error')[:LETTERS]}")
+        text = "" if message is None else brief(str(message))
+        raise ServerError(f"the server reports: {text or 'an error'}")
+
+
+def brief(text: str) -> str:
+    """One line of what a server wrote."""
+    return " ".join(text[: 4 * LETTERS].split())[:LETTERS]
 
 
 def _list(names: Mapping[Any, Any]) -> str:
-    return ", ".join(map(str, list(names)[:8]))[:LETTERS] or "nothing"
+    return brief(", ".join(map(str, list(names)[:8]))) or "nothing"
 
 
 def _numbers(value: Any) -> np.ndarray:
