@@ -168,12 +168,19 @@ def test_goal_names_what_completes_it_and_the_next_is_completed_as_the_node_says
     assert reason == RunPolicy.Result.TERMINATION_COMPLETED and name not in message
 
 
-def test_goal_whose_topic_is_no_name_does_not_disturb_the_one_that_runs(operator, arm, client):
+def test_goal_whose_topic_is_no_name_or_of_another_type_does_not_disturb_the_one_that_runs(
+    operator, arm, client
+):
     handle = begins(operator, client, arm)
-    for field in ("success_topic", "success_service"):
-        status, reason, message = client.ends(client.send("again", **{field: "is it done?"}))
+    for field, name in (
+        ("success_topic", "is it done?"),
+        ("success_service", "is it done?"),
+        ("success_topic", "joint_states"),
+        ("success_service", "trajectory/get_parameters"),
+    ):
+        status, reason, message = client.ends(client.send("again", **{field: name}))
         assert (status, reason) == (GoalStatus.STATUS_ABORTED, RunPolicy.Result.TERMINATION_ERROR)
-        assert field in message and "is it done?" in message
+        assert field in message and name in message
     say_done(operator, client)
     assert client.ends(handle)[1] == RunPolicy.Result.TERMINATION_COMPLETED
 

@@ -156,13 +156,23 @@ class Success:
         self.begin(RunPolicy.Goal())
 
     def refusal(self, goal: RunPolicy.Goal) -> str:
-        """Why it cannot be noticed as the goal says; empty if it can."""
-        for field in ("success_topic", "success_service"):
-            if name := getattr(goal, field):
-                try:
-                    self._node.resolve_topic_name(name)
-                except RuntimeError as error:
-                    return f"{field} is {name!r}: give the name of a topic or service ({error})"
+        """Why it cannot be noticed as the goal says; empty if it can. A goal must not begin that nobody can
+        end: what this process uses with another type is found by trying."""
+        node = self._node
+        for field, kind in (("success_topic", Bool), ("success_service", Trigger)):
+            if not (name := getattr(goal, field)):
+                continue
+            try:
+                node.resolve_topic_name(name)
+            except RuntimeError as error:
+                return f"{field} is {name!r}: give the name of a topic or service ({error})"
+            try:
+                if kind is Bool:
+                    node.destroy_subscription(node.create_subscription(Bool, name, self._on_bool, qos.REPORT))
+                else:
+                    node.destroy_client(node.create_client(Trigger, name))
+            except RuntimeError:
+                return f"{field} is {name!r}, which is of another type: give a {kind.__name__}"
         return ""
 
     def begin(self, goal: RunPolicy.Goal) -> None:
