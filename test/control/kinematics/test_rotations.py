@@ -19,6 +19,7 @@ QUARTER_Z = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
         ("axis_angle", [0, 0, np.pi / 2]),
         ("rot6d_rows", [0, -1, 0, 1, 0, 0]),
         ("rot6d_columns", [0, 1, 0, -1, 0, 0]),
+        ("rot6d_interleaved", [0, -1, 1, 0, 0, 0]),
     ],
 )
 def test_form_gives_a_quarter_turn_and_back(form, quarter):
@@ -41,6 +42,6 @@ def test_rows_and_columns_of_one_rotation_are_inverse_to_each_other():
 
 def test_a_quaternion_of_any_length_is_taken_and_one_without_is_none():
     np.testing.assert_allclose(matrix(np.array([0, 0, 2.0, 2.0]), "quat_xyzw"), QUARTER_Z, atol=1e-12)
-    for form in ("quat_xyzw", "rot6d_rows", "rot6d_columns"):
+    for form in ("quat_xyzw", "rot6d_rows", "rot6d_columns", "rot6d_interleaved"):
         with pytest.raises(ValueError, match=r"\[0\.0, 0\.0, 0\.0"):
             matrix(np.zeros(len(AXES[form])), form)

@@ -1,8 +1,8 @@
 """The forms in which policies give rotations, as matrices and back.
 
 quat_xyzw; rpy: about the fixed axes x, y, z in this order (R = Rz Ry Rx); axis_angle: the axis times the
-angle; rot6d_rows and rot6d_columns: the first two rows or columns of R (Zhou et al., 2019). The last two look
-alike: one is the inverse rotation of the other.
+angle; rot6d_rows and rot6d_columns: the first two rows or columns of R (Zhou et al., 2019);
+rot6d_interleaved: these columns, row by row. Rows and columns look alike: one is the inverse of the other.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "axis_angle": ("rx", "ry", "rz"),
     "rot6d_rows": ("r1", "r2", "r3", "r4", "r5", "r6"),
     "rot6d_columns": ("r1", "r2", "r3", "r4", "r5", "r6"),
+    "rot6d_interleaved": ("r1", "r2", "r3", "r4", "r5", "r6"),
 }
 """Names of the numbers of each form."""
 _LEAST = 1e-3
@@ -67,6 +68,7 @@ _MATRIX: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "axis_angle": lambda x: np.asarray(pinocchio().exp3(x)),
     "rot6d_rows": _of_rows,
     "rot6d_columns": lambda x: _of_rows(x).T,
+    "rot6d_interleaved": lambda x: _of_rows(x.reshape(3, 2).T.ravel()).T,
 }
 _NUMBERS: Mapping[str, Callable[[np.ndarray], Any]] = {
     "quat_xyzw": _quaternion,
@@ -74,4 +76,5 @@ _NUMBERS: Mapping[str, Callable[[np.ndarray], Any]] = {
     "axis_angle": lambda r: pinocchio().log3(r),
     "rot6d_rows": lambda r: r[:2].ravel(),
     "rot6d_columns": lambda r: r.T[:2].ravel(),
+    "rot6d_interleaved": lambda r: r[:, :2].ravel(),
 }
