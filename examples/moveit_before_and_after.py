@@ -16,7 +16,8 @@ def move(moveit: Any, group: str, configuration: str) -> None:
     """Plan to a named configuration of the SRDF, and go there. Raises RuntimeError if that fails."""
     arm = moveit.get_planning_component(group)
     arm.set_start_state_to_current_state()
-    arm.set_goal_state(configuration_name=configuration)
+    if not arm.set_goal_state(configuration_name=configuration):
+        raise RuntimeError(f"the SRDF has no configuration {configuration} of the group {group}")
     plan = arm.plan()
     if not plan:
         raise RuntimeError(f"MoveIt finds no plan to {configuration}: clear the way")

@@ -15,8 +15,8 @@ from vla_accel_msgs.action import RunPolicy
 from vla_accel_ros.nodes.clients.robot import ACTION, Outcome
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-BUILT_IN = {"Sequence", "RetryUntilSuccessful"}
-"""Nodes of BehaviorTree.CPP itself."""
+BUILT_IN, CONDITION = {"Sequence", "Fallback"}, "_failureIf"
+"""Nodes of BehaviorTree.CPP itself, and its attribute of any node."""
 
 
 def example(name: str) -> Any:
@@ -77,12 +77,13 @@ def test_tree_names_the_action_its_fields_and_only_nodes_that_are_there():
     nodes = [node for node in tree.iter() if node is not tree]
     assert {node.tag for node in nodes} <= BUILT_IN | {model.attrib["ID"]}
     for node in (node for node in nodes if node.tag == model.attrib["ID"]):
-        assert node.attrib.keys() <= inputs.keys() | outputs | {"action_name"} and node.attrib["prompt"]
-        assert node.attrib["action_name"].rpartition("/")[2] == ACTION
+        assert node.attrib.keys() <= inputs.keys() | outputs | {"action_name", CONDITION}
+        assert node.attrib["action_name"].rpartition("/")[2] == ACTION and node.attrib["prompt"]
+        assert any(node.attrib.get(f"success_{way}") for way in ("topic", "service", "question"))
     plugin = (EXAMPLES / "run_policy_node.cpp").read_text()
     assert f'CreateRosNodePlugin(RunPolicy, "{model.attrib["ID"]}")' in plugin
     kinds = {**RunPolicy.Goal.get_fields_and_field_types(), **dict.fromkeys(outputs, "string")}
-    ports = [f'Port<{"std::" * (kind == "string")}{kind}>("{name}")' for name, kind in kinds.items()]
+    ports = [f'Port<{"std::" * (kind == "string")}{kind}>("{name}"' for name, kind in kinds.items()]
     assert [port for port in ports if port not in plugin] == []
     assert RunPolicy.Result.TERMINATION_COMPLETED == "completed"
 
@@ -102,8 +103,9 @@ def test_moveit_moves_only_a_robot_that_is_released_before_and_after_the_task(lo
         def set_start_state_to_current_state(self) -> None:
             log.append("from here")
 
-        def set_goal_state(self, configuration_name: str) -> None:
+        def set_goal_state(self, configuration_name: str) -> bool:
             log.append(configuration_name)
+            return configuration_name != "nowhere"
 
         def plan(self) -> Plan:
             return Plan()
@@ -128,3 +130,6 @@ def test_moveit_moves_only_a_robot_that_is_released_before_and_after_the_task(lo
     assert module.main(["a", "--before", "above", "--after", "home"]) == 0
     moves = [["release", "from here", place, "execute"] for place in ("above", "home")]
     assert log == ["robot ", *moves[0], "reclaim", "a", *moves[1], "closed"]
+    with pytest.raises(RuntimeError, match="nowhere"):
+        module.main(["a", "--before", "nowhere"])
+    assert "reclaim" not in log[log.index("nowhere") :]
