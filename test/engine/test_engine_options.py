@@ -102,7 +102,7 @@ def test_config_knows_what_it_was_given_also_as_copy() -> None:
 def test_settings_of_earlier_versions_have_present_names() -> None:
     former = {"kv_slots": 5, "denoise_steps": 4, "language_answers": 2, "language_max_tokens": 8, "seed": 1}
     present = {"slots": 5, "steps": 4, "answers": 2, "answer_tokens": 8, "seed": 1}
-    assert renamed({**former, "eight_bit_denoise": False}) == present
+    assert renamed({**former, "eight_bit_denoise": False, "noise": "fresh"}) == present
     assert renamed({**former, "eight_bit_denoise": True}) == {**present, "eight_bit_denoise": True}
 
 

@@ -80,7 +80,7 @@ def check_options(record: Any) -> None:
         entry.check(name, getattr(record, name))
 
 
-REMOVED = {"eight_bit_denoise": False}
+REMOVED = {"eight_bit_denoise": False, "noise": "fresh"}
 """Options of earlier versions, and the value by which every engine now acts."""
 
 
