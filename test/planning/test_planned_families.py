@@ -40,7 +40,7 @@ OPERATIONS = [
     # 162 a view, 35 of the prompt, and of 10 steps, of which the last block computes the actions' rows alone.
     ("xvla", Work(3, 20), near(3 * 162), near(35.1 + 0.45, rel=0.005), near(0.975 * 1746, rel=0.025)),
 ]
-WORDS = {"fastwam": near(1192 + 151 + 50)}
+WORDS = {"fastwam": near(1192 + 151 + 50), "mimic_video": near(194)}
 IMPOSSIBLE = {
     "fastwam": (Work(views=3), Work(prompt=129), Work(precision="fp8")),
     "groot_n1_7": (Work(views=4), Work(prompt=193), Work(precision="fp8")),

@@ -107,8 +107,8 @@ def kv_bytes(sizes: Sizes, slots: int) -> int:
     and, an instruction a slot, with words."""
     if isinstance(sizes, PlainSizes) and not isinstance(sizes, GrootConfig):
         of_words = (micro.leaves for micro in sizes.chain.micro_requests if micro.kept == INSTRUCTION)
-        kept = {leaf.name: leaf for leaf in chain(*of_words)} | dict(sizes.chain.kept)
-        return slots * sum(2 * prod(leaf.shape) for leaf in kept.values() if leaf.dtype is None)
+        leaves = {leaf.name: leaf for leaf in chain(*of_words)} | dict(sizes.chain.kept)
+        return slots * sum(2 * prod(leaf.shape) for leaf in leaves.values() if leaf.dtype is None)
     g = sizes.prefix
     return slots * 2 * g.depth * g.kv_heads * sizes.max_tokens * g.head_dim * 2
 
@@ -138,9 +138,9 @@ def _copies(sizes: Sizes, work: Work, text: bool, keep_exact: bool) -> dict[str,
     if work.precision.startswith("all-") or isinstance(sizes, PiFastConfig | PlainSizes):
         return {}
     if isinstance(sizes, SmolVLAConfig):
-        own, crossing = sizes.expert, len(sizes.crossing)
-        total = own.depth * (_qkv(own) + own.heads * own.head_dim + 3 * own.mlp)
-        return {"all": 2 * sizes.padded_width * (total - crossing * 2 * own.kv_heads * own.head_dim)}
+        expert, crossing = sizes.expert, len(sizes.crossing)
+        total = expert.depth * (_qkv(expert) + expert.heads * expert.head_dim + 3 * expert.mlp)
+        return {"all": 2 * sizes.padded_width * (total - crossing * 2 * expert.kv_heads * expert.head_dim)}
     if isinstance(sizes, OpenVLAConfig):
         kind = work.dtypes("decode").weights
         return {} if kind == "bf16" else {"prefix": _stack_in(kind, sizes.prefix)}
@@ -235,8 +235,8 @@ def _buffers(sizes: Sizes, work: Work, slots: int, seats: int) -> int:
         sizes, GrootConfig
     ):  # a layer's temporaries of the longest prefix, and the images' features
         rows, t = sizes.max_tokens, sizes.text
-        kept = 2 * slots * sizes.views * sizes.image_tokens * t.width * (1 + len(sizes.taps))
-        return 2 * rows * (8 * t.width + 3 * t.mlp) + _plain_tower(sizes.vision, 1) + kept
+        features = 2 * slots * sizes.views * sizes.image_tokens * t.width * (1 + len(sizes.taps))
+        return 2 * rows * (8 * t.width + 3 * t.mlp) + _plain_tower(sizes.vision, 1) + features
     if isinstance(sizes, MimicVideoConfig):  # keys and values of a chunk, and a block's temporaries
         v, d, rows = sizes.video, sizes.decoder, sizes.settings.rows
         return 2 * rows * (2 * d.depth * d.heads * d.head_dim + 10 * v.width + v.mlp)

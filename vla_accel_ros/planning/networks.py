@@ -45,11 +45,11 @@ NETWORKS: dict[type, Any] = {
 @lru_cache(4)
 def network(sizes: Sizes) -> Any:
     """Return the family's plain modules on the meta device, as loaded in bfloat16."""
-    made = empty(NETWORKS[type(sizes)], sizes, torch.bfloat16)
-    if isinstance(made, FastWAM):
+    model = empty(NETWORKS[type(sizes)], sizes, torch.bfloat16)
+    if isinstance(model, FastWAM):
         with torch.device("meta"):
-            made.requires_grad_(False).fold()
-    return made
+            model.requires_grad_(False).fold()
+    return model
 
 
 def weight_parts(sizes: Sizes) -> dict[str, int]:

@@ -53,24 +53,24 @@ def calls(model: Any, sizes: PlainSizes, work: Work) -> dict[str, tuple[Call, ..
     policy, new = _bare(model, sizes), partial(torch.empty, device="meta")
     words = sizes.max_prompt if isinstance(sizes, XVLAConfig) else work.prompt  # it fills prompts up
     x, t = new(1, work.chunk or sizes.horizon, sizes.action_dim), new(1)
-    given = {PIXELS: new(_pixels(sizes, work.views)), WORDS: new(words, dtype=torch.int64)}
-    given |= {leaf.name: new(leaf.shape, dtype=torch.int64) for leaf in sizes.chain.inputs}
-    given |= {STATE: new(sizes.state_dim), "x": x, "noise": x, "t": t, "dt": t}
+    inputs = {PIXELS: new(_pixels(sizes, work.views)), WORDS: new(words, dtype=torch.int64)}
+    inputs |= {leaf.name: new(leaf.shape, dtype=torch.int64) for leaf in sizes.chain.inputs}
+    inputs |= {STATE: new(sizes.state_dim), "x": x, "noise": x, "t": t, "dt": t}
     stages: dict[str, tuple[Call, ...]] = {}
     for micro in sizes.chain.micro_requests:
         name = PART_OF.get(micro.stage, micro.stage)
-        stages[name] = stages.get(name, ()) + trace(model, partial(_compute, policy, micro, given))
+        stages[name] = stages.get(name, ()) + trace(model, partial(_compute, policy, micro, inputs))
     return stages
 
 
-def _compute(policy: Any, micro: MicroRequest, given: dict[str, Any]) -> None:
-    """Compute a micro-request, and add what it leaves to what is given."""
+def _compute(policy: Any, micro: MicroRequest, inputs: dict[str, Any]) -> None:
+    """Compute a micro-request, and add what it leaves to the inputs."""
     if micro.stage == DENOISE:
-        batch = {**given, STATE: given[STATE][None]}
+        batch = {**inputs, STATE: inputs[STATE][None]}
         policy.denoise(**{name: batch[name] for name in micro.reads})
         return
     for index in range(micro.times):
-        given |= computed(policy, micro, {**given, INDEX: index})
+        inputs |= computed(policy, micro, {**inputs, INDEX: index})
 
 
 def _bare(model: Any, sizes: PlainSizes) -> Any:

@@ -159,7 +159,7 @@ def test_without_a_mask_every_action_is_normalised(folder: Path) -> None:
         ("q99", "wide", "q99 must be a list of finite numbers"),
         ("q99", [], "q99 must be a list of finite numbers"),
         ("q99", [0.1, float("nan"), 1, 1, 1, 1, 1], "q99 must be a list of finite numbers"),
-        ("q99", [9.0] * 6, "7 q01, 6 q99"),
+        ("q99", [9.0] * 6, "7 q01 but 6 q99"),
         ("q99", [9.0, -9.0, 9.0, 9.0, 9.0, 9.0, 9.0], "q99[1] is below q01"),
         ("mask", [True] * 6, "the mask [True, True"),
         ("mask", [1] * 7, "the mask [1, 1"),

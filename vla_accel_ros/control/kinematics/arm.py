@@ -9,7 +9,7 @@ to the middle of its range where that does not move the hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, sin
+from math import cos, inf, sin
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class Arm:
     def why(self) -> str:
         """Why the last pose was not reached, in words."""
         pose, positions = self._missed
-        least = np.linalg.svd(self.jacobian(positions), compute_uv=False)[min(6, len(self.joints)) - 1]
+        singular = np.linalg.svd(self.jacobian(positions), compute_uv=False)[min(6, len(self.joints)) - 1]
         error = self._error(pose, positions)
         goal, off = np.round(pose.translation, 3).tolist(), float(np.linalg.norm(error[:3]))
         at_end = np.minimum(positions - self.limits.lower, self.limits.upper - positions) < 1e-4
@@ -97,7 +97,7 @@ class Arm:
         cause = "no joints lead it there"
         if ends:
             cause = f"{', '.join(ends)} is at the end of its range"
-        elif least < _SINGULAR:
+        elif singular < _SINGULAR:
             cause = "the arm is stretched out or folded there (singular)"
         turned = f" and {float(np.linalg.norm(error[3:])):.2f} rad"
         return f"{goal} m is out of its reach by {off:.3f} m{turned}: {cause}"
@@ -126,12 +126,16 @@ class Arm:
         return np.where(slides, [[1.0], [0.0]], [arms, np.ones_like(arms)])
 
     def _towards(self, pose: Any, positions: np.ndarray) -> np.ndarray:
+        """The nearest positions on the way to a pose: about one out of reach the steps do not settle."""
+        nearest, smallest = positions, inf
         free = len(self.joints) > 6
         middle = (self.limits.lower + self.limits.upper) / 2
         for _ in range(_MOST_STEPS):
             jacobian = self.jacobian(positions)
             error = self._error(pose, positions)
             size = float(error @ error)
+            if size < smallest:
+                nearest, smallest = positions, size
             if size < _EXACT**2:
                 break
             inverse = np.linalg.solve(jacobian @ jacobian.T + (0.5 * size + 1e-9) * np.eye(6), jacobian).T
@@ -143,7 +147,7 @@ class Arm:
             if np.abs(moved - positions).max() < 1e-9:
                 break
             positions = moved
-        return positions
+        return nearest
 
     def _error(self, pose: Any, positions: np.ndarray) -> np.ndarray:
         """From the tip to a pose, float64 [6], by the axes of the tip."""
