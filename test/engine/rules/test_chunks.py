@@ -33,6 +33,7 @@ from vla_accel_ros.engine.request import (
 )
 from vla_accel_ros.engine.rules.chunks import StaggeredChunks, WholeChunks
 from vla_accel_ros.engine.rules.rule import Rule
+from vla_accel_ros.engine.rules.rules import Rules
 
 STEPS = 4
 PREFIX = Prefix(0, 0, 0, 2, 1, np.zeros(JOINTS, np.float32), "lift", "", NOBODY, None, cast(Prefixes, None))
@@ -226,3 +227,10 @@ def test_a_request_begins_with_the_first_stage_of_its_wish() -> None:
 
 def test_a_request_stays_small() -> None:
     assert len(fields(Request)) <= 20
+
+
+def test_rules_keep_nothing_of_frames_that_nobody_holds() -> None:
+    rules = Rules(WholeChunks())
+    for number in range(100):
+        assert rules.next("main", (make_observe(),), float(number)) is not None
+    assert not rules._urgent

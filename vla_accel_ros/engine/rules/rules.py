@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from weakref import ReferenceType, ref
+from weakref import WeakSet
 
 from vla_accel_ros.engine.config import ACTIONS_APART, ALL_APART, FRESH_FIRST, ONE, TEXT_APART, EngineConfig
 from vla_accel_ros.engine.request import ACT, ASK, OBSERVE, WHOLE, MicroBatch, Request, Requests
@@ -70,7 +70,7 @@ class Rules:
         self._every = tuple(dict.fromkeys((*mixed, *alone)))
         for rule in self._every:
             rule.plan = self.plan
-        self._urgent: list[ReferenceType[Request]] = []  # frames and first chunks that have begun
+        self._urgent = WeakSet[Request]()  # frames and first chunks that have begun
 
     def next(self, lane: str, ready: Requests, now_s: float, due_s: float = math.inf) -> MicroBatch | None:
         """What `lane` runs now; None to leave it idle. Arguments: see Rule.next."""
@@ -102,9 +102,7 @@ class Rules:
 
     def _is_urgent(self) -> bool:
         """Whether a frame or a first chunk has begun and is not finished."""
-        begun = {request for urgent in self._urgent if (request := urgent()) is not None}
-        self._urgent = [ref(request) for request in begun if not request.finished]
-        return bool(self._urgent)
+        return any(not request.finished for request in self._urgent)
 
     def _admitted(self, lane: str, ready: Requests, now_s: float) -> Requests:
         for rule in self._of[lane]:
@@ -115,7 +113,7 @@ class Rules:
         for rule in self._of[lane]:
             rule.chose(lane, batch, now_s)
         self.plan.chose(lane, batch, now_s)
-        self._urgent += [ref(request) for request in batch.requests if _is_urgent(request)]
+        self._urgent.update(request for request in batch.requests if _is_urgent(request))
         split = None if self._partitions is None else self._partitions.split
         return batch if split is None else replace(batch, split=split)
 
