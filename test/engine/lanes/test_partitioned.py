@@ -70,7 +70,7 @@ def test_a_split_needs_captured_kernels_and_auto_does_without() -> None:
 def test_a_split_by_numbers_is_there_from_the_start() -> None:
     made = Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, True, Driver())
     assert made.split == Split(32, 100) and made.reason.startswith("partition: 32:100")
-    assert made.rule() is None, "nothing switches it"
+    assert made.rule is None, "nothing switches it"
     assert [make.args[-1] for make in made.ops().values()] == [32, 100]
     without = Partitioned(EngineConfig(lanes=ALL_APART, partition="32:100"), CUDA, True, Driver(missing=OLD))
     assert without.split is None and without.ops() == {}
@@ -85,7 +85,6 @@ class Device:
         self.driver, self.took_ms = Driver(), took_ms
         self.config = EngineConfig(lanes=ALL_APART, partition="auto", camera_hz=30.0, action_hz=400.0)
         self.made = Partitioned(self.config, CUDA, True, self.driver)
-        self.made.rule()
         self.stages: Any = SimpleNamespace(partitions={})
         monkeypatch.setattr(
             torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)
@@ -185,7 +184,6 @@ def test_auto_measures_on_the_stages_of_an_engine(
     computing_in(monkeypatch, lambda: local.stream)
     config = EngineConfig(lanes=ACTIONS_APART, partition="auto", steps=3, staggered=staggered)
     made = Partitioned(config, CUDA, True, Driver())
-    made.rule()
     made.serve(stages, None)
     made.choose(stages, actor, 2, 8)
     splits = [Split(32, 100), Split(64, 68), Split(88, 44), Split(96, 36)]

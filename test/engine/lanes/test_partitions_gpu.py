@@ -120,10 +120,10 @@ def test_switching_between_captured_splits_changes_no_bit(
     plain = chunks(engine_of("pi0", staggered, "three"))
     engine = engine_of("pi0", staggered, "three", partition="auto")
     partitioned = engine.runner.partitioned
-    assert partitioned.streams is not None and partitioned._rule is not None
+    assert partitioned.streams is not None and partitioned.rule is not None
     splits = partitioned.streams.splits
     partitioned.streams.use(splits[-1])
-    partitioned._rule.sets = splits
+    partitioned.rule.sets = splits
     engine.prepare([2], PROMPTS)
     turns: list[Split] = []
 

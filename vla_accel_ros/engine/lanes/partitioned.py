@@ -47,8 +47,9 @@ class Partitioned:
     """The partition of one engine. captured: whether captured stages of kernels denoise actions. driver:
     libcuda, None = the installed one.
 
-    Attributes: streams, of the lanes, None with one lane or without a GPU; chooses, whether "auto" has yet to
-    choose; measured, what it chose from; reason, one sentence about the split in use, "" without a request.
+    Attributes: streams, of the lanes, None with one lane or without a GPU; rule, by which micro-batches name
+    their split, None if there is one for all; chooses, whether "auto" has yet to choose; measured, what it
+    chose from; reason, one sentence about the split in use, "" without a request.
     Raises ValueError for a split that the policy or the device cannot have.
     """
 
@@ -59,7 +60,7 @@ class Partitioned:
         self.streams: LaneStreams | None = None
         if device.type == "cuda" and len(self._lanes) > 1:
             self.streams = LaneStreams(self._lanes, device, driver)
-        self._rule: Partitions | None = None
+        self.rule: Partitions | None = None
         self.measured: tuple[Measured, ...] = ()
         self.chooses, self.reason = False, ""
         requested, split = config.partition, config.split
@@ -80,6 +81,7 @@ class Partitioned:
             self.streams.take(split)
             self.reason = self.streams.reason
         else:
+            self.rule = Partitions(next(lane for lane, kinds in self._lanes.items() if OBSERVE in kinds))
             self.chooses = True
             self.reason = "partition is 'auto', which chooses when the engine is prepared: none until then"
 
@@ -96,12 +98,12 @@ class Partitioned:
     @property
     def sets(self) -> tuple[Split, ...]:
         """Splits between which the rule chooses; () = it has no choice."""
-        return () if self._rule is None else self._rule.sets
+        return () if self.rule is None else self.rule.sets
 
     @property
     def switched(self) -> int:
         """How often the rule switched to another of them."""
-        return 0 if self._rule is None else self._rule.switched
+        return 0 if self.rule is None else self.rule.switched
 
     def ops(self) -> dict[str, Any]:
         """Arguments of Stages: kernels with the best launch table for the multiprocessors of either side."""
@@ -117,12 +119,6 @@ class Partitioned:
         stages.partitions.update(self.streams.named())
         if forward is not None:
             forward.partition = partial(_current, stages)
-
-    def rule(self) -> Partitions | None:
-        """The rule by which micro-batches name their split, if there may be several."""
-        if self.chooses:
-            self._rule = Partitions(next(lane for lane, kinds in self._lanes.items() if OBSERVE in kinds))
-        return self._rule
 
     def computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
         """Context in which a lane computes a micro-batch: the split that it names."""
@@ -145,7 +141,7 @@ class Partitioned:
     def choose(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> None:
         """Measure splits on frames with so many images and words, and take one or none."""
         streams = self.streams
-        assert streams is not None and self._rule is not None
+        assert streams is not None and self.rule is not None
         self.chooses = False
         sms = torch.cuda.get_device_properties(self._device).multi_processor_count
         try:
@@ -169,7 +165,7 @@ class Partitioned:
         self.measured = tuple(measured)
         choice = choose(measured, self._config.camera_hz, self._config.action_hz)
         streams.use(choice.split)
-        self._rule.sets, self.reason = choice.sets, choice.reason
+        self.rule.sets, self.reason = choice.sets, choice.reason
         _LOG.info("%s", self.reason)
 
     def _measured(self, stages: Stages, actor: FlowActor, views: int, prompt: int) -> Measured:

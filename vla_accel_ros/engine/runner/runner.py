@@ -186,7 +186,7 @@ class ModelRunner:
             text=self.text is not None,
             text_groups=config.text_groups,
             text_share=config.text_share,
-            partitions=self.partitioned.rule(),
+            partitions=self.partitioned.rule,
         )
 
     def _make_lanes(self) -> tuple[Lane, ...]:
