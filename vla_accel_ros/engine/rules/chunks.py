@@ -76,23 +76,7 @@ class Chunks(Rule):
         """The callers' chunks of frames that were acted on before which wait for what was submitted
         earlier."""
         repeated = [request for request in ready if self._acts_again(request)]
-        if not repeated:
-            return set()
-        frames = [request for request in ready if request.want == OBSERVE]
-        chunks = [
-            request
-            for request in ready
-            if request.want == ACT and (request.status is not WAITING or request.fresh or not request.stream)
-        ]
-        later = set[Request]()
-        for request in repeated:
-            earlier = frames + chunks if request.whole else frames
-            if any(
-                other.priority >= request.priority and other.submitted_s < request.submitted_s
-                for other in earlier
-            ):
-                later.add(request)
-        return later
+        return {request for request in repeated if any(_goes_before(other, request) for other in ready)}
 
     def _acts_again(self, request: Request) -> bool:
         if request.status is not WAITING or request.stream or request.want != ACT or request.prefix is None:
@@ -178,18 +162,19 @@ class StaggeredChunks(Chunks):
         joins = waiting[:joining]
         step = MicroBatch(DENOISE, (*begun, *joins)) if begun or joins else None
         if acts:
-            paced = self._steps is None and joining and not joins and step is not None
-            wait_s = self._wait_s(lane, step, now_s) if paced and step is not None else NO_WAIT
-            self._due_s, self._late_s = wait_s
+            paced = step if self._steps is None and joining and not joins else None
+            self._due_s, self._late_s = NO_WAIT if paced is None else self._wait_s(lane, paced, now_s)
         group = next_frame(ready)
+        if group is not None and now_s < self._due_s:
+            in_time = self.plan.ends_s(lane, group, now_s) <= self._late_s
+            return group if in_time or self._is_turn_of_group(lane, now_s) else None
         if now_s < self._due_s:
-            return group if group is not None and self._fits(lane, group, now_s) else None
+            return None
         if step is None or group is None:
             return step or group
         if self._after_group.get(lane) or self._passed >= MOST_PASSED:
             return step
-        at_once = self._groups == 1 or not joins or self._follows_step(lane, now_s)
-        return group if at_once or self._was_deferred() else step
+        return group if not joins or self._is_turn_of_group(lane, now_s) else step
 
     def _note_frames(self, batch: MicroBatch, now_s: float) -> None:
         """Note the frames that begin with this micro-batch."""
@@ -207,11 +192,9 @@ class StaggeredChunks(Chunks):
         takes_s = self._steps * step_s
         return takes_s > apart_s or not now_s <= last_s + apart_s < now_s + takes_s
 
-    def _fits(self, lane: str, group: MicroBatch, now_s: float) -> bool:
-        """Whether a group may run while a step waits: it ends in time, or it is the first to follow the step
-        before at once. If nothing has run for a while it first waits for one step."""
-        if self.plan.ends_s(lane, group, now_s) <= self._late_s:
-            return True
+    def _is_turn_of_group(self, lane: str, now_s: float) -> bool:
+        """Whether a group goes before the next step: none went since the last step, and it follows that at
+        once. If nothing has run for a while it first waits for one step."""
         if self._after_group.get(lane):
             return False
         return self._groups == 1 or self._follows_step(lane, now_s) or self._was_deferred()
@@ -252,6 +235,16 @@ def next_frame(ready: Requests) -> MicroBatch | None:
 def in_progress(ready: Requests) -> bool:
     """Whether some groups of a frame are computed. Another prefix would force the rest of them at once."""
     return any(request.want == OBSERVE and request.status is not WAITING for request in ready)
+
+
+def _goes_before(other: Request, again: Request) -> bool:
+    """Whether a caller's further chunk waits for this request: a frame that was submitted earlier or, before
+    a whole chunk, a chunk that is no further one of a stream."""
+    if other.priority < again.priority or other.submitted_s >= again.submitted_s:
+        return False
+    if other.want == ACT:
+        return again.whole and (other.begun or other.fresh or not other.stream)
+    return other.want == OBSERVE
 
 
 def _gives_way(old: Request, new: Request) -> bool:
