@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from drawing import DEVICE, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference import attention
@@ -12,8 +12,6 @@ from vla_accel_ros.kernels.shapes import Config
 from vla_accel_ros.kernels.triton import attention as kernels
 from vla_accel_ros.kernels.triton import rotary_attention as rotary
 from vla_accel_ros.kernels.triton.launch import Scratch
-
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def run(
@@ -48,7 +46,6 @@ def drawn(draw: Drawing, heads: int, kv_heads: int, head: int, dtype: torch.dtyp
     return q, k, v, k_tail, v_tail
 
 
-@dtypes
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2), (3, 3)], ids=str)
 @pytest.mark.parametrize("head", [8, 20])
 def test_prefix_and_tail(dtype: torch.dtype, heads: tuple[int, int], head: int) -> None:
@@ -100,7 +97,6 @@ def test_a_token_sees_so_many_keys(parts: int, tailed: bool) -> None:
         assert_near(ours[b, t], (weights @ values).flatten(), torch.float32)
 
 
-@dtypes
 def test_without_a_tail(dtype: torch.dtype) -> None:
     q, k, v, *_ = drawn(Drawing(9), 4, 1, 32, dtype)
     lengths = ints(70, 3)
@@ -142,7 +138,6 @@ def test_keys_are_not_cut_where_scratch_memory_is_too_small() -> None:
     assert_near(out, run(False, q, k, v, lengths), torch.float32)
 
 
-@dtypes
 @pytest.mark.parametrize("heads", [(4, 1), (6, 2)], ids=str)
 @pytest.mark.parametrize(
     ("parts", "lengths", "alone", "causal"),

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from drawing import DEVICE, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference import flow, linear, norm
@@ -18,12 +18,10 @@ from vla_accel_ros.kernels.triton import norm as norm_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
 from vla_accel_ros.models.flow.solver import AB2, rates
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 rows = pytest.mark.parametrize("tables", [1, 3], ids=["one time", "a time each"])
 SMALL = Config(16, 16, 16)
 
 
-@dtypes
 @rows
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla"])
 def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
@@ -46,7 +44,6 @@ def test_embed_actions(dtype: torch.dtype, tables: int, kind: str) -> None:
         assert_near(left.scaled, norm.scaled, dtype)
 
 
-@dtypes
 @rows
 @pytest.mark.parametrize("modulated", [False, True])
 def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
@@ -61,7 +58,6 @@ def test_read_out(dtype: torch.dtype, tables: int, modulated: bool) -> None:
     assert_near(ours, expected, torch.float32)
 
 
-@dtypes
 @rows
 @pytest.mark.parametrize("guided", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
@@ -94,7 +90,6 @@ def test_read_out_of_a_guided_step(dtype: torch.dtype, tables: int, guided: bool
         assert torch.equal(moved, free)
 
 
-@dtypes
 @pytest.mark.parametrize("guided", [False, True])
 def test_read_out_of_a_step_that_knows_the_one_before(dtype: torch.dtype, guided: bool) -> None:
     """What the first step finds there is of no account, and a free action is the same beside guided ones."""
@@ -130,7 +125,6 @@ def test_read_out_of_a_step_that_knows_the_one_before(dtype: torch.dtype, guided
     torch.testing.assert_close(free[0][0], (x + 1.5 * own - 0.5 * before)[0])
 
 
-@dtypes
 def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> None:
     """Tables of a row for each action are those of a row for each sequence, where all rows of one agree."""
     draw, batch, horizon, size, width = Drawing(7), 3, 7, 6, 40
@@ -159,7 +153,6 @@ def test_embed_actions_with_a_time_for_each(dtype: torch.dtype, kind: str) -> No
         assert torch.equal(out, again)
 
 
-@dtypes
 def test_norms(dtype: torch.dtype) -> None:
     draw, width = Drawing(2), 37
     x, weight, bias = draw(6, width, dtype=dtype), draw(width), draw(width)
@@ -190,7 +183,6 @@ def test_norms(dtype: torch.dtype) -> None:
         assert_near(right, left, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("modulated", [False, True], ids=["plain", "modulated"])
 def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
     draw, batch, tokens, width, layers = Drawing(5), 3, 4, 37, 2
@@ -209,7 +201,6 @@ def test_add_norm(dtype: torch.dtype, modulated: bool) -> None:
             assert_near(ours, expected, dtype)
 
 
-@dtypes
 def test_activations(dtype: torch.dtype) -> None:
     draw, width = Drawing(3), 1030
     y, bias = draw(3, width, dtype=dtype), draw(width)
@@ -228,7 +219,6 @@ def test_activations(dtype: torch.dtype) -> None:
     assert_near(ours, expected, dtype)
 
 
-@dtypes
 def test_place_qkv(dtype: torch.dtype) -> None:
     draw, batch, tokens, heads, kv_heads, head = Drawing(4), 2, 5, 3, 2, 12
     y, angles = draw(batch, tokens, (heads + 2 * kv_heads) * head, dtype=dtype), draw(20, head // 2)

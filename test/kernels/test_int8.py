@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from drawing import DEVICE, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels.candidates import ROWS
@@ -16,7 +16,6 @@ from vla_accel_ros.kernels.triton import int8 as kernels
 from vla_accel_ros.models.layers.quantized import INT8_MAX, W8A8, Quantized, smoothing
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 SIZES = [(1, 16, 32), (19, 24, 300), (50, 33, 64), (70, 40, 129)]
 CONFIG = Config(16, 16, 32)
 
@@ -49,7 +48,6 @@ def test_sums_are_whole_numbers_however_long() -> None:
     assert out.tolist() == [[999 * 127**2, 999 * 127**2 - 127]]
 
 
-@dtypes
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("finish", ["none", "add", "gelu"])
@@ -65,7 +63,6 @@ def test_multiply(dtype: torch.dtype, sizes: tuple[int, int, int], biased: bool,
     assert_near(ours, expected, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("activation", ["gelu", "silu"])
 def test_gated(dtype: torch.dtype, sizes: tuple[int, int, int], activation: str) -> None:
@@ -101,7 +98,6 @@ def assert_rows_alike(ours: Rows, expected: Rows) -> None:
     assert (expected.values.int().abs().amax(1) == INT8_MAX).all()
 
 
-@dtypes
 @pytest.mark.parametrize("width", [32, 50, 1152])
 @pytest.mark.parametrize("exact", [False, True])
 def test_norms_leave_rows(dtype: torch.dtype, width: int, exact: bool) -> None:
@@ -125,7 +121,6 @@ def compare(ours: Rows | Tensor, expected: Rows | Tensor, dtype: torch.dtype) ->
         assert_near(ours, expected, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("leaves", ["rows", "exact", "nothing"])
 def test_add_norm(dtype: torch.dtype, gated: bool, leaves: str) -> None:
@@ -148,7 +143,6 @@ def test_add_norm(dtype: torch.dtype, gated: bool, leaves: str) -> None:
         compare(made, rows, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("smooth", [False, True])
 def test_quantize(dtype: torch.dtype, smooth: bool) -> None:
     draw = Drawing(6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from drawing import DEVICE, Drawing, assert_near, ints, poison
 from norms import assert_norms_near, norm_of, tables_of
 
 from vla_accel_ros.kernels.reference import linear
@@ -15,12 +15,9 @@ from vla_accel_ros.kernels.triton import linear as kernels
 from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-
 modulated = pytest.mark.parametrize("tables", [0, 1, 2], ids=["plain", "one row", "a row each"])
 
 
-@dtypes
 @modulated
 @pytest.mark.parametrize("head", [8, 24, 32])
 @pytest.mark.parametrize("width", [40, 50], ids=["tiles", "rows at odd addresses"])
@@ -46,7 +43,6 @@ def test_rotary_qkv(dtype: torch.dtype, tables: int, head: int, width: int) -> N
         assert_near(ours, references, dtype)
 
 
-@dtypes
 @modulated
 @pytest.mark.parametrize("activation", linear.ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(1, 1, 16, 32), (2, 19, 24, 50), (3, 5, 33, 64)], ids=str)
@@ -62,7 +58,6 @@ def test_gated_up(dtype: torch.dtype, tables: int, shape: tuple[int, int, int, i
     assert_near(ours, expected, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("tables", [0, 1, 3], ids=["plain", "one row", "a row each"])
 @pytest.mark.parametrize("config", [Config(16, 16, 16), Config(32, 32, 32, split=3)], ids=["whole", "split"])
 @pytest.mark.parametrize("sizes", [(48, 96), (31, 70), (72, 64)], ids=str)
@@ -83,7 +78,6 @@ def test_project(dtype: torch.dtype, tables: int, config: Config, sizes: tuple[i
     assert torch.equal(again, ours)
 
 
-@dtypes
 def test_project_is_whole_where_scratch_memory_is_too_small_to_split(dtype: torch.dtype) -> None:
     draw = Drawing(3)
     a, weight = draw(1, 4, 64, dtype=dtype), draw(16, 64, dtype=dtype, spread=0.125)

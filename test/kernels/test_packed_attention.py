@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, assert_near, poison
+from drawing import DEVICE, Drawing, assert_near, poison
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,7 +19,6 @@ from vla_accel_ros.kernels.work import NOWHERE, Rows, Shape, Where, Work, aligne
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.layers.packed import Span, sees
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 LAYERS, LAYER = 2, 1
 
 
@@ -69,7 +68,6 @@ def both(qkv: Tensor, work: Work, heads: int, width: int) -> tuple[Tensor, Tenso
     return made[0], made[1]
 
 
-@dtypes
 @pytest.mark.parametrize("heads", [(6, 2), (3, 3)], ids=str)
 @pytest.mark.parametrize("width", [8, 72])
 @pytest.mark.parametrize("splits", [1, 3])
@@ -135,7 +133,6 @@ def test_the_same_work_serves_other_lengths() -> None:
     assert addresses == [work.segments.data_ptr(), work.parts.data_ptr(), work.begin.data_ptr()]
 
 
-@dtypes
 @pytest.mark.parametrize("heads", [(4, 1), (3, 3), (9, 4)], ids=str)
 @pytest.mark.parametrize("width", [8, 72])
 def test_rotary_positions_and_the_writing_of_keys_and_values(
@@ -162,7 +159,6 @@ def test_rotary_positions_and_the_writing_of_keys_and_values(
     assert not torch.equal(made[0][1][2, 1, :, 12], untouched.slots[0][2, 1, :, 12])
 
 
-@dtypes
 @pytest.mark.parametrize("width", [8, 33, 300])
 def test_rms_norm(width: int, dtype: torch.dtype) -> None:
     draw, made = Drawing(4), []
@@ -173,7 +169,6 @@ def test_rms_norm(width: int, dtype: torch.dtype) -> None:
     assert_near(made[0], made[1], dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gated(activation: str, dtype: torch.dtype) -> None:
     y, made = Drawing(5)(3, 2 * 1100, dtype=dtype), []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import CUDA, DEVICE, DTYPES, Drawing, assert_near, ints, poison
+from drawing import CUDA, DEVICE, Drawing, assert_near, ints, poison
 from torch import Tensor
 
 from vla_accel_ros.kernels.reference import linear, quantized
@@ -26,7 +26,6 @@ from vla_accel_ros.models.layers.quantized import FP8, GROUP, INT4, INT8, NVFP4,
 from vla_accel_ros.models.layers.quantized import quantized as quantize
 
 KINDS = (FP8, INT8, INT4)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -36,7 +35,6 @@ def normed(x: Tensor) -> Norm:
     return norm
 
 
-@dtypes
 @kinds
 @pytest.mark.parametrize("width", [128, 50, 200])
 @pytest.mark.parametrize("head", [16, 24])
@@ -59,7 +57,6 @@ def test_rotary_qkv(dtype: torch.dtype, kind: str, width: int, head: int) -> Non
         assert_near(ours, references, dtype)
 
 
-@dtypes
 @kinds
 @pytest.mark.parametrize("shape", [(1, 1, 16, 32), (2, 19, 24, 300), (3, 5, 33, 64)], ids=str)
 def test_gated_up(dtype: torch.dtype, kind: str, shape: tuple[int, int, int, int]) -> None:
@@ -72,7 +69,6 @@ def test_gated_up(dtype: torch.dtype, kind: str, shape: tuple[int, int, int, int
     assert_near(ours, expected, dtype)
 
 
-@dtypes
 @kinds
 @pytest.mark.parametrize("config", [Config(16, 16, 16), Config(32, 32, 32, split=3)], ids=["whole", "split"])
 @pytest.mark.parametrize("sizes", [(48, 96), (31, 70), (40, 500)], ids=str)
@@ -108,7 +104,6 @@ def product(draw: Drawing, rows: int, columns: int, dtype: torch.dtype) -> Produ
     return Product(draw(rows, columns, dtype=dtype), *scales)
 
 
-@dtypes
 @pytest.mark.parametrize("width", [32, 50, 1152])
 @pytest.mark.parametrize("added", [False, True])
 def test_norms_leave_rows(dtype: torch.dtype, width: int, added: bool) -> None:
@@ -126,7 +121,6 @@ def test_norms_leave_rows(dtype: torch.dtype, width: int, added: bool) -> None:
         assert_rows_near(ours, expected, dtype)
 
 
-@dtypes
 def test_a_layer_norm_takes_exact_products_too(dtype: torch.dtype) -> None:
     draw, (expected, ours) = Drawing(10), places(5, 48)
     x, y = draw(5, 48, dtype=dtype), draw(5, 48, dtype=dtype)
@@ -136,7 +130,6 @@ def test_a_layer_norm_takes_exact_products_too(dtype: torch.dtype) -> None:
     assert_rows_near(ours, expected, dtype)
 
 
-@dtypes
 @pytest.mark.parametrize("width", [16, 72, 2052])
 def test_activations_leave_rows(dtype: torch.dtype, width: int) -> None:
     draw = Drawing(4)
@@ -209,7 +202,6 @@ def test_a_kind_there_is_not_is_refused() -> None:
         quantize(torch.ones(2, 2), "int2")
 
 
-@dtypes
 @kinds
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 48, 96), (5, 31, 70), (33, 40, 300)], ids=str)

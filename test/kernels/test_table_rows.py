@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawing import DEVICE, DTYPES, Drawing, ints, poison
+from drawing import DEVICE, Drawing, ints, poison
 from norms import chosen_rows, norm_of
 
 from vla_accel_ros.kernels.candidates import HOPPER
@@ -20,7 +20,6 @@ from vla_accel_ros.kernels.triton import linear as linear_kernels
 from vla_accel_ros.kernels.triton import project as project_kernels
 from vla_accel_ros.kernels.triton.launch import Scratch
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 BATCH, TOKENS, WIDTH = 3, 5, 320
 Run = Callable[..., None]
 
@@ -38,7 +37,6 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
         assert torch.isfinite(first).all() and torch.equal(first, second)
 
 
-@dtypes
 @pytest.mark.parametrize("kernels", [False, True])
 def test_products_of_few_rows(dtype: torch.dtype, kernels: bool) -> None:
     config = {"config": Config(16, 16, 32, split=2)}
@@ -79,7 +77,6 @@ def check(
     assert not torch.equal(tables["gate"][0][: len(at)], tables["gate"][1])  # so that the index matters
 
 
-@dtypes
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("each", ["sequence", "action"])
 def test_embedded_actions(dtype: torch.dtype, kernels: bool, each: str, kind: str) -> None:
