@@ -203,7 +203,6 @@ class EpisodeOfHands(Episode):
             self._judge_box(times, begins[:, :3, 3], [])
 
     def _judge_speeds(self, times: np.ndarray, speed: np.ndarray, rate: np.ndarray, tolerance: float) -> None:
-        self.hand_speed = float(speed.max() / self._hand.linear), float(rate.max() / self._hand.angular)
         for what, values, most in (("hand", speed, self._hand.linear), ("turn", rate, self._hand.angular)):
             if values.max() > tolerance * most:
                 at = int(values.argmax())

@@ -143,7 +143,6 @@ class Scene(ABC):
         self.anew = [0]
         self.holding: tuple[int, int] | None = None
         self.still: list[tuple[int, int]] = []
-        self.quiet_since: int | None = None
         self.newest_chunk_ns = self.newest_command_ns = 0
         self.kept: list[Chunk] = []
         self.number = 0

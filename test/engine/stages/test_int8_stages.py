@@ -29,12 +29,9 @@ from vla_accel_ros.models.layers.packed import Segment
 from vla_accel_ros.models.layers.quantized import W8A8, Quantized
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-KINDS = ("pi0", "pi05")
-kinds = pytest.mark.parametrize("kind", KINDS)
 MOST = 0.04
 
 
-@kinds
 @pytest.mark.parametrize("smoothed", [False, True])
 def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None:
     model = make_model(make_config(kind), varied=False)
@@ -45,7 +42,6 @@ def test_every_stage_is_near_but_not_the_same(kind: str, smoothed: bool) -> None
     assert 0 < apart(ours.kv.v, exact.kv.v) < MOST
 
 
-@kinds
 def test_rows_are_of_all_products_of_denoising_or_of_none(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     made = calibration(model)
@@ -56,7 +52,6 @@ def test_rows_are_of_all_products_of_denoising_or_of_none(kind: str) -> None:
     assert 0 < apart(whole.actions, before.actions) < MOST
 
 
-@kinds
 def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model)
@@ -70,7 +65,6 @@ def test_products_that_lose_too_much_stay_exact(kind: str) -> None:
     assert 0 < apart(expert.actions, exact.actions) < MOST
 
 
-@kinds
 def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
     model = make_model(make_config(kind), varied=False)
     exact = Run(model)
@@ -83,7 +77,6 @@ def test_one_product_of_a_layer_may_be_exact(kind: str) -> None:
         assert isinstance(getattr(layer, left), Tensor) and isinstance(layer.o, Tensor) == (left == "o")
 
 
-@kinds
 @pytest.mark.parametrize("form", [Form.GUIDED, Form.COMMITTED])
 def test_chunks_that_agree_with_others_are_near(kind: str, form: Form) -> None:
     model = make_model(make_config(kind), varied=False)
@@ -139,7 +132,6 @@ def test_openvla_has_it_in_every_mode(tmp_path: Path, mode: str) -> None:
     assert all(isinstance(layer.down, Quantized) for layer in forward.stack.layers)
 
 
-@kinds
 def test_int4_weights_may_go_with_int8_rows(kind: str) -> None:
     policy = make_policy(kind)
     engines = {name: Engine(policy, fast=True, precision=name) for name in ("w8a8", "w8a8-int4", "int4")}
@@ -174,7 +166,6 @@ def test_denoising_is_in_8_bits_only_where_memory_is_slow(
 
 
 @pytest.mark.gpu
-@kinds
 @torch.inference_mode()
 def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing(kind: str) -> None:
     """Denoising, too."""
@@ -209,7 +200,6 @@ def test_captured_stages_are_those_of_the_references_repeat_and_allocate_nothing
 
 
 @pytest.mark.gpu
-@kinds
 @torch.inference_mode()
 def test_stages_whose_exact_weights_are_given_up_are_those_of_the_references(kind: str) -> None:
     """The end of a prefix, which text begins with, is in 8 bits then, too."""
