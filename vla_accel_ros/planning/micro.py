@@ -56,20 +56,21 @@ def us_of(chain: Callable[[], object], launches: int, device: torch.device, repe
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         chain()
-    once = sorted(_replays(graph, 3, device))[1]
+    once = sorted(replays_ms(graph.replay, 3))[1]
     count = max(repeats, min(500, math.ceil(STEADY_MS / max(once, 1e-3))))
-    times_ms = sorted(_replays(graph, count, device)[count // 2 :])
+    times_ms = sorted(replays_ms(graph.replay, count)[count // 2 :])
     return 1e3 * times_ms[len(times_ms) // 2] / launches
 
 
-def _replays(graph: torch.cuda.CUDAGraph, count: int, device: torch.device) -> list[float]:
-    """Return the milliseconds of each replay, launched without waiting for the one before."""
+def replays_ms(run: Callable[[], object], count: int) -> list[float]:
+    """Return the milliseconds between device events around each call, launched without waiting for the one
+    before."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     for begin, end in events:
         begin.record()
-        graph.replay()
+        run()
         end.record()
-    torch.cuda.synchronize(device)
+    torch.cuda.synchronize()
     return [begin.elapsed_time(end) for begin, end in events]
 
 

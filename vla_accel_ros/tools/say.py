@@ -10,28 +10,18 @@ import argparse
 import math
 import sys
 
-from vla_accel_ros.tools.options import Run, namespace_option, subcommand, timeout_option
+from vla_accel_ros.tools.options import namespace_option, subcommand, timeout_option
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add both subcommands."""
-    _register(
-        subparsers, "say", "give a robot an instruction, and report whether it moves", "INSTRUCTION", say
-    )
-    _register(subparsers, "ask", "ask a robot a question, and print its answer", "QUESTION", ask)
-
-
-def _register(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    what: str,
-    words: str,
-    run: Run,
-) -> None:
-    parser = subcommand(subparsers, name, what, run)
-    parser.add_argument("words", metavar=words, help="the words as one argument, in quotes")
-    namespace_option(parser)
-    timeout_option(parser, 20.0, "once the nodes have started")
+    what = "give a robot an instruction, and report whether it moves"
+    saying = subcommand(subparsers, "say", what, say)
+    asking = subcommand(subparsers, "ask", "ask a robot a question, and print its answer", ask)
+    for parser, words in ((saying, "INSTRUCTION"), (asking, "QUESTION")):
+        parser.add_argument("words", metavar=words, help="the words as one argument, in quotes")
+        namespace_option(parser)
+        timeout_option(parser, 20.0, "once the nodes have started")
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[str, float]:

@@ -111,41 +111,27 @@ def rights(contract: Contract, sim: bool = False, fleet: bool = False) -> dict[s
     services = {f"trajectory/{name}" for name in motion} | {f"recorder/{event}" for event in EVENTS}
     services |= {"inference/cancel_answers", "inference/autosteer", _CHUNK}
     served = {f"{node}/{name}" for node in LIFECYCLE_NODES for name in (*_PARAMETERS, *_LIFECYCLE, _TIMELINE)}
+    answered = {"action_chunk", "observed", "session", "language_output", "inputs", "subtask"}
+    followed = {"action_chunk", "inputs", "instruction", "language_output"}
+    recorded = reported - {"inputs"} | {joints, "instruction", "question", "subtask"}
+    asking = {f"trajectory_{sensor.name}/{_TYPE}" for sensor in sensors if sensor.topic}
     nodes_rights = {
         "inference": Rights(
-            publish=common
-            | {
-                "action_chunk",
-                "observed",
-                "session",
-                "language_output",
-                "inputs",
-                "~/policy_images",
-                "subtask",
-            },
+            publish=common | answered | {"~/policy_images"},
             subscribe=observed | {joints, "instruction", "question", "motion", "next_subtask"},
             reply={"~/cancel_answers", "~/autosteer", _CHUNK},
         ),
         "trajectory": Rights(
             publish=common | {"motion", "instruction", "question"} | commands,
-            subscribe={joints, "action_chunk", "inputs", "instruction", "language_output"}
-            | states
-            | forces
-            | teleop,
-            reply={f"~/{name}" for name in motion}
-            | {f"trajectory_{sensor.name}/{_TYPE}" for sensor in sensors if sensor.topic},
+            subscribe=followed | {joints} | states | forces | teleop,
+            reply={f"~/{name}" for name in motion} | asking,
             request=parameter_services | manager,
             call=actions,
             execute={_RUN},
         ),
         "recorder": Rights(
             publish=common,
-            subscribe=observed
-            | commands
-            | reported - {"inputs"}
-            | forces
-            | teleop
-            | {joints, "instruction", "question", "subtask"},
+            subscribe=observed | commands | recorded | forces | teleop,
             reply={f"~/{event}" for event in EVENTS},
         ),
         "operator": Rights(

@@ -24,6 +24,11 @@ from vla_accel_ros.tools.options import output_file, subcommand, write_text
 
 MOST_MS = 60_000
 """Longest network round trip."""
+ASKED = (
+    *("workload", "kairos_buckets", "kairos_ageing", "age_exponent", "load", "robots", "seed", "horizon"),
+    *("profile", "replicas", "lead", "elastic"),
+)
+"""Options that the figures repeat."""
 HEAD = f"{'':>16} {'avg':>8} {'p25':>8} {'p50':>8} {'p95':>8} {'p99':>8}"
 ROWS = {
     "task latency": "latency_s", "first chunk after": "first_wait_s", "stall of a task": "stall_s",
@@ -200,21 +205,7 @@ def _replica(
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = (
-        "workload",
-        "kairos_buckets",
-        "kairos_ageing",
-        "age_exponent",
-        "load",
-        "robots",
-        "seed",
-        "horizon",
-        "profile",
-        "replicas",
-        "lead",
-        "elastic",
-    )
-    options = {name: getattr(arguments, name) for name in names}
+    options = {name: getattr(arguments, name) for name in ASKED}
     return {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
 
 

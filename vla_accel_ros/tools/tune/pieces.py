@@ -21,6 +21,7 @@ from vla_accel_ros.kernels.ops import Ops, TritonOps
 from vla_accel_ros.kernels.reference.linear import Norm
 from vla_accel_ros.models.config import PiConfig
 from vla_accel_ros.models.layers.quantized import Weight, quantized
+from vla_accel_ros.planning.micro import replays_ms
 
 WARM_UP = 10
 LAYERS = 18
@@ -53,16 +54,20 @@ def _chosen_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def times_ms(run: Callable[[], object], runs: int) -> np.ndarray:
-    """Return [runs] float64 milliseconds between device events around each call, after WARM_UP calls."""
+    """Return [runs] float64 milliseconds of each call, after WARM_UP calls."""
     for _ in range(WARM_UP):
         run()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
-    for begin, end in events:
-        begin.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    return np.array([begin.elapsed_time(end) for begin, end in events])
+    return np.array(replays_ms(run, runs))
+
+
+def drawing(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Callable[..., Tensor]:
+    """Return what draws tensors of normal numbers from a fixed seed."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int, dtype: torch.dtype = dtype, spread: float = 1.0) -> Tensor:
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0.0, spread, generator=generator)
+
+    return draw
 
 
 class Piece(NamedTuple):
@@ -95,14 +100,10 @@ def pieces(
 
     weights: the kind to which matrices are quantised, None for exact.
     """
-    g, half_precision = config.expert, dtype
-    generator = torch.Generator(device).manual_seed(0)
+    g, draw = config.expert, drawing(device, dtype)
     pi0 = config.kind == "pi0"
     tokens, heads = config.horizon + pi0, g.heads * g.head_dim
     half = g.head_dim // 2
-
-    def draw(*shape: int, dtype: torch.dtype = half_precision, spread: float = 1.0) -> Tensor:
-        return torch.empty(shape, device=device, dtype=dtype).normal_(0.0, spread, generator=generator)
 
     def table(*shape: int) -> Tensor | None:
         return None if pi0 else draw(1, *shape, dtype=torch.float32, spread=0.1)
@@ -116,7 +117,7 @@ def pieces(
     pool = [draw(batch, LAYERS, g.kv_heads, keys + 37, g.head_dim) for _ in range(2)]
     attended = draw(batch, tokens, heads)
     rows, zeros = torch.arange(batch, dtype=torch.int32, device=device), full(0)
-    angles = torch.rand(keys + tokens + 1, half, device=device, generator=generator) * 6
+    angles = draw(keys + tokens + 1, half, dtype=torch.float32, spread=3.0)
     cos, sin = angles.cos(), angles.sin()
     columns = heads + 2 * g.kv_heads * g.head_dim
 

@@ -7,13 +7,12 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from vla_accel_ros.kernels.reference.int8 import place_rows, quantize
 from vla_accel_ros.kernels.shapes import round_up
 from vla_accel_ros.models.config import GemmaConfig, PiConfig
 from vla_accel_ros.models.layers.quantized import W8A8, quantized
-from vla_accel_ros.tools.tune.pieces import LAYERS, Piece
+from vla_accel_ros.tools.tune.pieces import LAYERS, Piece, drawing
 
 PROMPT = 32
 """Prompt tokens beside the images."""
@@ -39,12 +38,7 @@ class Product(NamedTuple):
 
     def piece(self, device: torch.device) -> Piece:
         """Return the product as a Piece with random numbers from a fixed seed."""
-        generator, gated = torch.Generator(device).manual_seed(0), self.finish == "gated"
-
-        def draw(*shape: int, spread: float = 1.0) -> Tensor:
-            tensor = torch.empty(shape, device=device, dtype=torch.bfloat16)
-            return tensor.normal_(0.0, spread, generator=generator)
-
+        draw, gated = drawing(device), self.finish == "gated"
         size = (2 if gated else 1) * self.columns, self.inner
         weights = [quantized(draw(*size, spread=self.inner**-0.5), W8A8) for _ in range(LAYERS)]
         a = place_rows(self.rows, self.inner, device)

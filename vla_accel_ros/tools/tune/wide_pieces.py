@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.linear import product_in_parts
 from vla_accel_ros.models.config import PiConfig
-from vla_accel_ros.tools.tune.pieces import LAYERS, Piece, replay_us
+from vla_accel_ros.tools.tune.pieces import LAYERS, Piece, drawing, replay_us
 
 
 def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Piece:
@@ -28,11 +27,7 @@ def prefix_attention(config: PiConfig, tokens: int, device: torch.device) -> Pie
 
 def encoder(config: PiConfig, views: int, device: torch.device) -> list[Piece]:
     """Return the products of the image encoder for `views` images, with random numbers from a fixed seed."""
-    v, bf16, rows = config.vision, torch.bfloat16, views * config.vision.tokens
-    generator = torch.Generator(device).manual_seed(0)
-
-    def draw(*shape: int, spread: float = 1.0) -> Tensor:
-        return torch.empty(shape, device=device, dtype=bf16).normal_(0.0, spread, generator=generator)
+    v, rows, draw = config.vision, views * config.vision.tokens, drawing(device)
 
     def piece(name: str, columns: int, inner: int) -> Piece:
         a, bias, out, added = draw(rows, inner), draw(columns), draw(rows, columns), draw(rows, columns)
