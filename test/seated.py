@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
-from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart, PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats
 from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow
@@ -49,7 +49,7 @@ class Seated:
         used = {seat for seat, _ in self._taken.values()}
         seat = next(seat for seat in range(self._seats.count) if seat not in used)
         with torch.inference_mode():
-            self._seats.take(seat, noise, state, kv, guide)
+            self._seats.take(seat, ChunkStart(noise, state, kv, guide))
         self._taken[number] = [seat, 0]
 
     def step(self, *numbers: int) -> list[int]:

@@ -28,6 +28,7 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
 from vla_accel_ros.engine.stages.denoise.denoise import Form
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart
 from vla_accel_ros.engine.stages.denoise.wide import MOST_NARROW
 from vla_accel_ros.engine.stages.precision import EXACT
 from vla_accel_ros.engine.stages.stage import Stage
@@ -123,7 +124,8 @@ def results_of(model: Pi, precision: str, ops: Callable[[], Ops]) -> list[Tensor
             for form in forms:
                 own = state[:1] if config.kind == "pi0" else None
                 for seat in range(2):
-                    rows.take(seat, noise[:1], own, pool.span(seat + 1, 0, lengths[seat]), form)
+                    prefix = pool.span(seat + 1, 0, lengths[seat])
+                    rows.take(seat, ChunkStart(noise[:1], own, prefix, form))
                 for _ in range(3):
                     rows.step([0, 1])
                 results += [flow_of(rows, seat).actions for seat in range(2)]

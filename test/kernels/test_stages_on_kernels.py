@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.kernels.gpu import Gpu
 from vla_accel_ros.kernels.ops import Ops, TritonOps
@@ -174,7 +175,7 @@ def test_guided_and_committed_chunks_on_kernels_are_the_plain_model(kind: str, w
             for number, guide in enumerate(guides):
                 # In the seat that it had: the interpreter's products round by the row of a tile.
                 seat = number % 2
-                seats.take(seat, noise + number, own, spans, guide)
+                seats.take(seat, ChunkStart(noise + number, own, spans, guide))
                 for _ in range(2):
                     seats.step([seat])
                 assert torch.equal(flow_of(seats, seat).actions, made[number])

@@ -17,22 +17,6 @@ from vla_accel_ros.models.micro_requests import Chain, Leaf, MicroRequest
 _Part = TypeVar("_Part")
 
 
-def read_fields(cls: type, data: Any, where: str) -> dict[str, Any]:
-    """Return a copy of `data` if it has exactly the fields of `cls`. Raises ValueError naming those that
-    differ.
-
-    where: the name for `data` in errors, such as "config.vision".
-    """
-    names = {field.name for field in fields(cls)}
-    values = dict(data) if isinstance(data, dict) else {}
-    if set(values) != names:
-        raise ValueError(
-            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(values))}, "
-            f"unknown {sorted(set(values) - names)}."
-        )
-    return values
-
-
 TRAINED_AS = "trained_as"
 """Field beside our sizes of pi0 and pi0.5 with the settings of their training, see models.pi.training; the
 parameter and argument of that name have the user's word for them."""
@@ -64,22 +48,15 @@ def check_whole(config: Any, where: str, or_zero: Collection[str] = ()) -> None:
     """Raise ValueError unless every field of type int is a whole number from 1 to what MOST allows; from 0
     for the fields `or_zero`."""
     for field in fields(config):
-        value = getattr(config, field.name)
         if field.type != "int":
             continue
-        smallest = 0 if field.name in or_zero else 1
+        value, smallest = getattr(config, field.name), 0 if field.name in or_zero else 1
+        largest = MOST.get(field.name, _MOST_OTHERS)
         if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
             raise ValueError(
                 f"{where}.{field.name} is {value!r}; it must be a whole number of at least {smallest}."
             )
-    check_most(config, where)
-
-
-def check_most(config: Any, where: str) -> None:
-    """Raise ValueError if a field of type int is more than MOST allows."""
-    for field in fields(config):
-        value, largest = getattr(config, field.name), MOST.get(field.name, _MOST_OTHERS)
-        if field.type == "int" and isinstance(value, int) and value > largest:
+        if value > largest:
             shown = value if value < _SHOWN else "beyond 2^62"
             raise ValueError(f"{where}.{field.name} is {shown}; no model here has more than {largest}.")
 
@@ -137,7 +114,15 @@ _Sizes = TypeVar("_Sizes", bound=Sizes)
 
 
 def _read(cls: type[_Part], data: Any, where: str) -> _Part:
-    values, kinds = read_fields(cls, data, where), get_type_hints(cls)
+    """Return a part of sizes, by the fields of its class. where: its name in errors, such as
+    "config.vision"."""
+    names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    values, kinds = dict(data) if isinstance(data, dict) else {}, get_type_hints(cls)
+    if set(values) != names:
+        raise ValueError(
+            f"{where} must have exactly the fields {sorted(names)}: missing {sorted(names - set(values))}, "
+            f"unknown {sorted(set(values) - names)}."
+        )
     for name, value in values.items():
         kind, place = kinds[name], f"{where}.{name}"
         if isinstance(kind, type) and is_dataclass(kind):

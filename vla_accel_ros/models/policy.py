@@ -22,7 +22,7 @@ from vla_accel_ros.models.network_policy import HostInputs, NetworkPolicy, Polic
 from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.processing.checks import check_image, check_prompt, check_words
 from vla_accel_ros.models.processing.conventions import OPENPI, Conventions, Normalizer, pi05_prompt
-from vla_accel_ros.models.processing.pixels import PixelRule
+from vla_accel_ros.models.processing.pixels import PixelRule, by_size
 from vla_accel_ros.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its boundary type
@@ -102,14 +102,8 @@ class Policy(NetworkPolicy):
         return HostInputs(tuple(observation.images[name] for name in names), names, words)
 
     def resized(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the network's pixels float32 [V, 3, S, S] in [-1, 1] from images uint8 [H, W, 3] of any
-        sizes on its device; images of equal size are resized together."""
-        done: dict[int, Tensor] = {}
-        for shape in dict.fromkeys(image.shape for image in images):
-            alike = [index for index, image in enumerate(images) if image.shape == shape]
-            together = torch.stack([images[index] for index in alike])
-            done |= zip(alike, self.conventions.resize(together, self.image_size))
-        return torch.stack([done[index] for index in range(len(images))])
+        """See NetworkPolicy; float32 [V, 3, S, S] in [-1, 1]."""
+        return by_size(images, lambda alike: self.conventions.resize(alike, self.image_size))
 
     def embed(self, inputs: PolicyInputs) -> Tensor:
         """Return the prefix of one observation, [1, T, W]: images, prompt."""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from vla_accel_ros.models.groot.pixels import Geometry, normalized
+from vla_accel_ros.models.groot.pixels import Geometry
+from vla_accel_ros.models.processing.pixels import centred
 
 
 def cosmos(crop: float | None, area: bool = True, letterbox: bool = False) -> Geometry:
@@ -66,7 +67,7 @@ def test_qwens_size_agrees_with_transformers() -> None:
 def test_one_size_is_left_as_it_is() -> None:
     image = picture(256, 256)
     assert np.array_equal(cosmos(None).resized(image), image)
-    assert normalized(torch.tensor([[[0, 255, 51]]], dtype=torch.uint8)).flatten().tolist() == pytest.approx(
+    assert centred(torch.tensor([[[0, 255, 51]]], dtype=torch.uint8)).flatten().tolist() == pytest.approx(
         [-1, 1, -0.6]
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vla_accel_ros.models.groot.units import Relative, Units, rotation
+from vla_accel_ros.models.groot.units import ActionGroup, Units, rotation
 from vla_accel_ros.models.processing.ranges import Range
 
 
@@ -29,7 +29,7 @@ def pose(place: list[float], turn: np.ndarray) -> np.ndarray:
 def hand() -> Units:
     """A relative pose and an absolute gripper, both in ranges of their own."""
     wide = Range(np.full(10, -4.0, np.float32), np.full(10, 4.0, np.float32), clips=True)
-    return Units(wide, wide, (Relative("eef_9d", 0, 9, 0, pose=True),), steps=2, poses=("eef_9d",))
+    return Units(wide, wide, (ActionGroup("eef_9d", slice(9), slice(9), pose=True),), steps=2)
 
 
 def test_a_number_that_did_not_move_is_zero_and_comes_back_where_it_was() -> None:
@@ -49,7 +49,7 @@ def test_numbers_beyond_the_range_are_cut_only_where_training_did() -> None:
 def test_every_step_of_a_chunk_has_a_range_of_its_own_and_later_ones_are_cut() -> None:
     by_step = Range(numbers(-1, -2)[:, None], numbers(1, 2)[:, None], clips=True)
     state = Range(numbers(0), numbers(1), clips=True)
-    units = Units(state, by_step, (Relative("joint", 0, 1, 0, pose=False),), steps=2)
+    units = Units(state, by_step, (ActionGroup("joint", slice(1), slice(1)),), steps=2)
     chunk = units.to_robot(np.full((5, 1), 0.5, np.float32), np.array([10.0]))
     assert chunk.tolist() == [[10.5], [11.0]]
     assert units.to_network(chunk[:1], np.array([10.0])).tolist() == [[0.5]]

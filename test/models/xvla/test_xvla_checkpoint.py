@@ -18,7 +18,7 @@ from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.robots import Embodiment
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy
 from vla_accel_ros.models.xvla.config import XVLA as PUBLISHED
-from vla_accel_ros.models.xvla.model import XVLA, time_embedding
+from vla_accel_ros.models.xvla.model import XVLA
 
 MICROSOFTS = (
     (r"vlm\.multi_modal_projector\.image_projection\.weight", "vlm.image_projection"),
@@ -136,11 +136,6 @@ def test_published_sizes_have_879_million_parameters() -> None:
     assert (
         PUBLISHED.image_tokens == 50 and PUBLISHED.prefix_rows + PUBLISHED.horizon + PUBLISHED.prompts == 276
     )
-
-
-def test_time_is_not_scaled() -> None:
-    at_one = time_embedding(torch.ones(1), 4)[0]
-    assert at_one.tolist() == pytest.approx([0.5403023, 0.9950042, 0.8414710, 0.0998334], abs=1e-6)
 
 
 def projecting_by_domain(folder: Path) -> Path:

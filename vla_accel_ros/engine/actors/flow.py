@@ -26,7 +26,7 @@ from vla_accel_ros.engine.kv.prefixes import PoolExhausted, Prefix
 from vla_accel_ros.engine.request import DENOISE, Act, MicroBatch, Request, Status, failing_alone
 from vla_accel_ros.engine.runner.frames import Prefill
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
-from vla_accel_ros.engine.stages.denoise.seats import PlainSeats, Seats
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart, PlainSeats, Seats
 from vla_accel_ros.engine.stages.plain.stages import CapturedPlainSeats, PlainStages
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.committed import Committed
@@ -240,7 +240,7 @@ class FlowActor:
         assert doing.seat is not None
         guide, joints = self._inpainting(doing), doing.policy.joints
         noise = doing.noise.to(self._device) if self._stages is None else doing.noise
-        seats.take(doing.seat, noise, doing.state, kept, guide, joints)
+        seats.take(doing.seat, ChunkStart(noise, doing.state, kept, guide, joints))
         doing.seated = True
 
     def _free_seat(self, count: int) -> int:

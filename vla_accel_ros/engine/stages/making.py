@@ -126,10 +126,10 @@ class MadeStages:
         """The stage for so many images."""
 
         def make() -> Encode:
-            common, layers = (self.model, self._chain, images, self.rule), self.small.vision
+            common, layers = (self.model, self._chain, images, self.rule, self.tower), self.small.vision
             if self.int8 is not None:
-                return EncodeInt8(*common, self.int8.vision(self.model), self.tower)
-            return Encode(*common, self.tower) if layers is None else EncodeFp8(*common, layers, self.tower)
+                return EncodeInt8(*common, small=self.int8.vision(self.model))
+            return Encode(*common) if layers is None else EncodeFp8(*common, small=layers)
 
         return self._stage(("encode", images), make)
 

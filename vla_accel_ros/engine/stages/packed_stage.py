@@ -24,11 +24,11 @@ from vla_accel_ros.kernels.reference import packed_attention, quantized, rows
 from vla_accel_ros.kernels.tuning import load_table
 from vla_accel_ros.kernels.work import Work
 from vla_accel_ros.models.config import GemmaConfig
-from vla_accel_ros.models.layers.fused import fuse
 from vla_accel_ros.models.layers.gemma import NORM_EPS, Gemma
 from vla_accel_ros.models.layers.llama import Llama
 from vla_accel_ros.models.layers.quantized import Quantized, Weight
 from vla_accel_ros.models.pi.folded import FoldedLayer
+from vla_accel_ros.models.pi.folding import fused
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,13 @@ class FusedStack:
 
 def fuse_stack(stack: Gemma | Llama, sizes: GemmaConfig) -> FusedStack:
     """Fuse a stack's matrices in place; its norms must not be modulated."""
-    layers: list[FoldedLayer] = []
-    factors: list[Tensor] = []
-    stacked: list[Any] = list(stack.layers)
-    for layer in stacked:
-        attention, mlp = layer.self_attn, layer.mlp
-        layers.append(
-            FoldedLayer(
-                qkv=fuse((attention.q_proj, attention.k_proj, attention.v_proj))[0],
-                o=attention.o_proj.weight.detach(),
-                gate_up=fuse((mlp.gate_proj, mlp.up_proj))[0],
-                down=mlp.down_proj.weight.detach(),
-            )
-        )
-        factors += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
-    weights = torch.stack([*factors, stack.norm.weight]).detach().float()
+    own: list[Any] = list(stack.layers)
+    layers = tuple(map(fused, own))
+    norms = [norm for layer in own for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    weights = torch.stack([norm.weight for norm in (*norms, stack.norm)]).detach().float()
     if isinstance(stack, Llama):
-        return FusedStack(tuple(layers), weights, stack.norm.eps, "silu", sizes, stack.dtype)
-    return FusedStack(tuple(layers), 1.0 + weights, NORM_EPS, "gelu", sizes, stack.dtype)
+        return FusedStack(layers, weights, stack.norm.eps, "silu", sizes, stack.dtype)
+    return FusedStack(layers, 1.0 + weights, NORM_EPS, "gelu", sizes, stack.dtype)
 
 
 class Kernels(NamedTuple):
@@ -176,15 +165,8 @@ class PackedStage(Layered):
 class PackedInt8(PackedStage):
     """PackedStage of a stack whose layers are Int8Layer."""
 
-    def __init__(
-        self,
-        stack: FusedStack,
-        tables: tuple[Tensor, Tensor],
-        kernels: Kernels,
-        work: Work,
-        words: Words | None = None,
-    ) -> None:
-        super().__init__(stack, tables, kernels, work, words)
+    def __init__(self, stack: FusedStack, *arguments: Any) -> None:
+        super().__init__(stack, *arguments)
         self._normed, self._read, self._fed_rows = map(
             Places.beside, (self.hidden, self._attended, self._fed)
         )

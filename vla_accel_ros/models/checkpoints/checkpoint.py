@@ -16,7 +16,7 @@ import torch
 
 from vla_accel_ros.extensions import BUILT_IN, MODEL_FAMILIES, find, names
 from vla_accel_ros.models.checkpoints.description import Description
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options
+from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, check_unanswered
 from vla_accel_ros.models.checkpoints.shards import ADAPTERS, INDEX, PICKLED, SINGLE, check_merged
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded, Progress
 from vla_accel_ros.models.device import find_device
@@ -128,14 +128,14 @@ def formats() -> Iterator[Format]:
 
 
 def find_format(contents: Contents) -> Format:
-    """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it, or
-    if it was given settings of a training that it does not ask for."""
+    """Return the format of a folder. Raises ValueError, saying what was found, if no format recognises it, if
+    it has adapters, or if it was given settings of a training that it does not ask for."""
+    check_merged(contents.folder, contents.tensors)
     for family in formats():
         if family.holds(contents):
             if not family.asks:
-                contents.check_unanswered(family.name)
+                check_unanswered(contents, family.name)
             return family
-    check_merged(contents.folder, contents.tensors)
     added = names(MODEL_FAMILIES)[len(BUILT_IN[MODEL_FAMILIES]) :]
     types = {name: contents.config[name] for name in ("type", "model_type") if name in contents.config}
     files = sorted(path.name for path in contents.folder.iterdir() if not path.name.startswith("."))

@@ -120,6 +120,11 @@ class Missing:
                 self.sentences.append(str(error))
             return default
 
+    def raise_all(self) -> None:
+        """Raise one ValueError with all sentences, if there are any."""
+        if self.sentences:
+            raise ValueError(" ".join(self.sentences))
+
 
 def unpadded(trained: np.ndarray) -> int:
     """Return how many columns [2, D] of a range have statistics of their own: all but the last ones that are

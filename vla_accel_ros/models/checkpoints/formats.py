@@ -89,15 +89,6 @@ class Contents:
         ours = self.config.get(OURS)
         return str(ours.get("kind", "")) if isinstance(ours, dict) else ""
 
-    def check_unanswered(self, program: str = "") -> None:
-        """Raise ValueError if the user gives settings of a training, which the folder has itself. program:
-        which wrote it."""
-        if self.trained_as:
-            raise ValueError(
-                f"{self.folder}{program and f' ({program})'} has the settings of its training in its own "
-                f"files; give no {TRAINED_AS} ({self.trained_as!r})."
-            )
-
     def whole(self, name: str, default: int | None = None) -> int:
         """Return a count from config.json. Raises ValueError if it is not a whole number from 1."""
         value = self.config.get(name, default)
@@ -214,6 +205,16 @@ def own_sizes(contents: Contents, own: Callable[[Any], _Sizes]) -> _Sizes:
         return own(contents.config[OURS])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{contents.folder / 'config.json'}, field {OURS}: {error}") from error
+
+
+def check_unanswered(contents: Contents, program: str = "") -> None:
+    """Raise ValueError if the user gives settings of a training, which the folder has itself. program: which
+    wrote it."""
+    if contents.trained_as:
+        raise ValueError(
+            f"{contents.folder}{program and f' ({program})'} has the settings of its training in its own "
+            f"files; give no {TRAINED_AS} ({contents.trained_as!r})."
+        )
 
 
 def renamed(

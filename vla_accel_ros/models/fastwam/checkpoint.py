@@ -20,11 +20,18 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.checkpoints.description import Description, Missing
-from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, read_sizes, renamed
+from vla_accel_ros.models.checkpoints.formats import (
+    Contents,
+    Format,
+    Options,
+    Weights,
+    check_unanswered,
+    read_sizes,
+    renamed,
+)
 from vla_accel_ros.models.checkpoints.lerobot import lerobot_description
 from vla_accel_ros.models.checkpoints.shards import (
     Stored,
-    check_merged,
     check_table,
     inside,
     named,
@@ -36,7 +43,7 @@ from vla_accel_ros.models.fastwam import authors
 from vla_accel_ros.models.fastwam.config import FASTWAM, LEROBOT, LIBERO, FastWAMConfig
 from vla_accel_ros.models.fastwam.model import FastWAM
 from vla_accel_ros.models.fastwam.policy import FastWAMPolicy
-from vla_accel_ros.models.fastwam.sizes import check_settings, raise_all, read_lerobots, read_vae
+from vla_accel_ros.models.fastwam.sizes import check_settings, read_lerobots, read_vae
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.layers.wan_vae import slices, stored_shape
 from vla_accel_ros.models.processing.conventions import Normalizer
@@ -126,7 +133,6 @@ def read_weights(contents: Contents) -> dict[str, Stored]:
 def read_config(contents: Contents) -> FastWAMConfig:
     """Return the sizes, as read_sizes does, or of the authors' files; the published ones of a VAE or text
     encoder that is not there. Raises ValueError listing what is unknown."""
-    check_merged(contents.folder, contents.tensors)
 
     def infer(_: object, data: Mapping[str, Any]) -> FastWAMConfig:
         parts, problems = Parts.of(contents), Missing()
@@ -139,12 +145,12 @@ def read_config(contents: Contents) -> FastWAMConfig:
             config = problems.read(read_lerobots, data, text, vae)
         else:
             config = problems.read(authors.infer, shapes, contents, text, vae)
-        raise_all(problems)
+        problems.raise_all()
         return cast(FastWAMConfig, config)
 
     if authors.weight_file(contents) is not None:
         return infer(None, {})
-    contents.check_unanswered()
+    check_unanswered(contents)
     return read_sizes(contents, FastWAMConfig.from_json, infer, check_settings)
 
 
@@ -203,7 +209,7 @@ def load(contents: Contents, options: Options) -> FastWAMPolicy:
     """See checkpoint.load_policy."""
     folder, config, problems = contents.folder, read_config(contents), Missing()
     units, tokenizer = _checked(contents, config, options.statistics, problems)
-    raise_all(problems)
+    problems.raise_all()
     state, actions, toggles = units if options.normalize else NOTHING
     mask = options.actions(None, config.action_dim, str(folder))
     model = options.network(config, str(folder), lambda: load_model(contents, config, options))

@@ -116,13 +116,7 @@ def check_settings(data: Mapping[str, Any]) -> None:
         problems.sentences.append(f"video_dit_config.patch_size is {patch!r}; give [1, n, n].")
     if len(problems.read(_list, data, "image_size", [1, 1], default=[1, 1])) != 2:
         problems.sentences.append(f"image_size is {data['image_size']!r}; give height and width.")
-    raise_all(problems)
-
-
-def raise_all(problems: Missing) -> None:
-    """Raise one ValueError with all sentences, if there are any."""
-    if problems.sentences:
-        raise ValueError(" ".join(problems.sentences))
+    problems.raise_all()
 
 
 def _expert(data: Mapping[str, Any], where: str, published: ExpertConfig) -> ExpertConfig:

@@ -26,7 +26,6 @@ from vla_accel_ros.models.checkpoints.formats import (
     own_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.groot.assets import MODEL_TYPES, Assets, is_lerobots, read_assets
 from vla_accel_ros.models.groot.config import KINDS, N1_5, N1_7, GrootConfig
@@ -109,6 +108,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
     if steps is not None:
         notes.append(f"num_inference_timesteps is {steps}: set `steps` to it")
     relative = units.relative if units.actions.size else None
+    poses = [group.name for group in units.groups if group.pose]
     return Description(
         folder,
         f"GR00T of {'lerobot' if assets.root else 'NVIDIA'}, safetensors",
@@ -119,7 +119,7 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         "to -1..1 between the range in training" + (", cut to it" if units.actions.clips else ""),
         relative=relative,
         groups=_groups(units),
-        other_actions=f"{', '.join(units.poses)}: pose of a hand" if units.poses else "",
+        other_actions=f"{', '.join(poses)}: pose of a hand" if poses else "",
         statistics=settings.tags,
         notes=tuple(notes),
         missing=tuple(missing.sentences),
@@ -128,14 +128,15 @@ def describe(contents: Contents, statistics: str | None) -> Description:
 
 def _groups(units: Units) -> tuple[Group, ...]:
     """For a contract of hands; none without them, or if poses stand among the joints of their arms."""
-    poses = [size for name, size in units.groups if name in units.poses]
-    others = sum(size for _, size in units.groups) - sum(poses)
+    groups = units.groups if units.alike else ()
+    poses = [group for group in groups if group.pose]
+    others = sum(group.size for group in groups if not group.pose)
     beside = {"beside": "true"} if others > MOST_FINGERS * len(poses) else {}
-    in_front = {name for name, _ in units.groups[: len(poses)]} == {*units.poses}
-    if set(poses) != {POSE} or (beside and not in_front):
+    in_front = all(group.pose for group in groups[: len(poses)])
+    if {group.size for group in poses} != {POSE} or (beside and not in_front):
         return ()
     keys = {**POSES, **beside}
-    return tuple(Group(name, size, keys if name in units.poses else {}) for name, size in units.groups)
+    return tuple(Group(group.name, group.size, keys if group.pose else {}) for group in groups)
 
 
 def weights(contents: Contents) -> Weights:
@@ -148,7 +149,6 @@ def weights(contents: Contents) -> Weights:
 def _read(
     contents: Contents, statistics: str | None, normalize: bool
 ) -> tuple[Path, Assets, Settings, GrootConfig]:
-    check_merged(contents.folder, contents.tensors)
     assets = read_assets(contents)
     settings = read_settings(contents, assets, statistics, normalize)
     return contents.folder, assets, settings, _config(contents, assets, settings)

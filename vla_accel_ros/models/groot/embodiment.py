@@ -162,7 +162,7 @@ def _read_source(contents: Contents, assets: Assets) -> _Source:
 def _from_lerobot(contents: Contents) -> _Source:
     """The settings of lerobot's processors, whose fields are those of NVIDIA's; both say some of them."""
     files, fields, names = [contents.folder / file for file in (BEFORE, AFTER)], dict[str, Any](), set[str]()
-    where, state_file = str(files[0]), None
+    where, packs = str(files[0]), None
     for file in files:
         for step in read_steps(file):
             if step.name not in STEPS:
@@ -179,8 +179,8 @@ def _from_lerobot(contents: Contents) -> _Source:
                     f"{file}, {step.name}: {odd[0]} differs from that of another step; copy both again."
                 )
             fields |= {key: value for key, value in config.items() if key != "device"}
-            state_file = step.state_file if step.name in PACKS else state_file
-    if not names & {*PACKS} or not names & {*ENCODES} or not names & {DECODE, *UNPACKS}:
+            packs = step if step.name in PACKS else packs
+    if packs is None or not names & {*ENCODES} or not names & {DECODE, *UNPACKS}:
         raise ValueError(
             f"{where} and {AFTER} have the steps {sorted(names)}; copy those of its own training."
         )
@@ -191,7 +191,7 @@ def _from_lerobot(contents: Contents) -> _Source:
     if DECODE not in names:  # trained with the statistics of a data set
         clips = PACKS[0] in names
         steps = fields.get("valid_action_horizon") if clips else None
-        flat = flat_units(state_file, where, clips, steps, libero)
+        flat = flat_units(files[0], packs, clips, steps, libero)
         modality = {"video": {"modality_keys": fields.get("video_modality_keys") or _cameras(contents)}}
     numbers = numbers if isinstance(numbers, dict) else {}
     return _Source(where, fields, {tag: modality}, {tag: fields.get("raw_stats")}, numbers, flat)

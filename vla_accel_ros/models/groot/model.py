@@ -10,6 +10,7 @@ embedding again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -95,24 +96,24 @@ class Groot(Network):
         breaks: before which word each comes. What is launched depends on shapes alone.
         """
         embeddings, axes = self.language_model.embed_tokens(words), 3 if self.config.sections else 1
-        breaks = [min(word, len(words)) for word in breaks]
-        parts, added, positions, lengths = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
-        position, ends = 0, (*breaks, len(words))
-        for index, (start, end) in enumerate(zip((0, *breaks), ends, strict=True)):
+        parts, added, positions, marks = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+        ends, position = [0, *(min(word, len(words)) for word in breaks), len(words)], 0
+
+        def put(rows: Tensor, features: Tensor, places: Tensor, is_image: bool) -> None:
+            parts.append(rows)
+            added.append(features)
+            positions.append(places)
+            marks.append(words.new_full((len(rows),), is_image, dtype=torch.bool))
+
+        for index, (start, end) in enumerate(itertools.pairwise(ends)):
             text = embeddings[start:end]
             order = torch.arange(position, position + end - start, device=words.device)
-            parts, positions = [*parts, text], [*positions, order.expand(axes, -1)]
-            added.append(text.new_zeros(len(self.config.taps), len(text), text.shape[-1]))
-            lengths.append(len(text))
+            put(text, text.new_zeros(len(self.config.taps), *text.shape), order.expand(axes, -1), False)
             position += end - start
-            if index == len(images):
-                break
-            image = images[index]
-            parts, added = [*parts, image.flatten(0, 1)], [*added, taps[index].flatten(1, 2)]
-            positions.append(self._places(image, position))
-            lengths.append(-len(parts[-1]))
-            position += max(image.shape[:2]) if self.config.sections else len(parts[-1])
-        marks = [words.new_full((abs(length),), length < 0, dtype=torch.bool) for length in lengths]
+            if index < len(images):
+                image = images[index]
+                put(image.flatten(0, 1), taps[index].flatten(1, 2), self._places(image, position), True)
+                position += max(image.shape[:2]) if self.config.sections else len(parts[-1])
         more = torch.cat(added, dim=1)[:, None] if self.config.taps else None
         return Prompt(torch.cat(parts)[None], torch.cat(positions, dim=1)[:, None], more, torch.cat(marks))
 

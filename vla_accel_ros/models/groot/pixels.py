@@ -16,7 +16,6 @@ import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,6 @@ class Geometry:
         if self.crop is None or not 0 < self.crop < 1:
             return height, width
         return max(1, whole(height * self.crop)), max(1, whole(width * self.crop))
-
-
-def normalized(image: Tensor) -> Tensor:
-    """uint8 [h, w, 3] -> float32 [3, h, w] from -1 to 1, on its device."""
-    return (image.permute(2, 0, 1).float() / 255.0 - 0.5) / 0.5
 
 
 def bicubic(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

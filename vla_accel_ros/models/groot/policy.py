@@ -20,18 +20,16 @@ from torch import Tensor
 from vla_accel_ros.models.groot.config import GrootConfig
 from vla_accel_ros.models.groot.embodiment import Settings
 from vla_accel_ros.models.groot.model import Groot, Prompt
-from vla_accel_ros.models.groot.pixels import normalized
 from vla_accel_ros.models.groot.prompt import breaks_of, make_words
 from vla_accel_ros.models.layers.gemma import KV
 from vla_accel_ros.models.micro_requests import Chain
 from vla_accel_ros.models.network_policy import HostInputs
 from vla_accel_ros.models.policy import Policy
-from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
+from vla_accel_ros.models.processing.pixels import CENTRED, SQUEEZED, PixelRule, centred
 from vla_accel_ros.models.text.tokenizer import JsonTokenizer
 from vla_accel_ros.types import Observation
 
-_LEVELS = (torch.arange(256, dtype=torch.uint8).float() / 255.0 - 0.5) / 0.5
-PIXELS = PixelRule("bicubic", SQUEEZED, _LEVELS.repeat(3, 1))
+PIXELS = PixelRule("bicubic", SQUEEZED, CENTRED)
 """The network's levels; resizing is done before."""
 
 
@@ -92,7 +90,7 @@ class GrootPolicy(Policy):
     def resized(self, images: Sequence[Tensor]) -> Tensor:
         """Return the network's pixels float32 [V, 3, H, W] from images uint8 [H, W, 3] on its device; if
         their sizes differ, one vector of all."""
-        pixels = [normalized(image) for image in images]
+        pixels = [centred(image.permute(2, 0, 1)) for image in images]
         alike = len({image.shape for image in pixels}) == 1
         return torch.stack(pixels) if alike else torch.cat([image.flatten() for image in pixels])
 

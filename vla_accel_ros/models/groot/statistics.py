@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from vla_accel_ros.models.checkpoints.fields import part
-from vla_accel_ros.models.checkpoints.shards import open_weights
 from vla_accel_ros.models.groot.assets import LIBERO, TRANSFORM
-from vla_accel_ros.models.groot.units import POSE, Relative, Units
+from vla_accel_ros.models.groot.units import POSE, ActionGroup, Units
+from vla_accel_ros.models.processing.lerobot_processors import Step, saved_numbers
+from vla_accel_ros.models.processing.norm_stats import check_ordered
 from vla_accel_ros.models.processing.ranges import Range
 
 
@@ -36,15 +37,15 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
         if encoded := part(modality, f"state.{field}"):
             raise ValueError(f"{where}.state.{field} is {encoded!r}; only ranges are known here.")
     ends = ("q01", "q99") if fields.get("use_percentiles") else ("min", "max")
-    states, starts, start = [], dict[str, int](), 0
+    states, places, start = [], dict[str, slice](), 0
     for name in names_of(modality, "state", where):
         states.append(_range(statistics, "state", name, ends, where))
-        starts[name], start = start, start + states[-1][0].shape[-1]
+        places[name] = slice(start, start := start + states[-1][0].shape[-1])
     names = names_of(modality, "action", where)
     configs = part(modality, "action.action_configs") or [{}] * len(names)
     if not isinstance(configs, list) or len(configs) != len(names):
         raise ValueError(f"{where}.action.action_configs must describe {list(names)}, one by one.")
-    ranges, relatives, poses, groups, start, gripper = [], [], [], list[tuple[str, int]](), 0, None
+    ranges, groups, start = [], list[ActionGroup](), 0
     for name, config in zip(names, configs, strict=True):
         rep, kind, form = (str(part(config, key, "")).lower() for key in ("rep", "type", "format"))
         relative, pose = rep == "relative" and bool(fields.get("use_relative_action")), kind == "eef"
@@ -52,16 +53,14 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
         ranges.append(_range(statistics, *key, where))
         size = ranges[-1][0].shape[-1]
         origin = part(config, "state_key", name)
-        if relative and (origin not in starts or (pose and (form != "xyz_rot6d" or size != POSE))):
+        if relative and (origin not in places or (pose and (form != "xyz_rot6d" or size != POSE))):
             raise ValueError(
-                f"{where}.action: {name} is relative to the state's '{origin}' (of {sorted(starts)}) in "
+                f"{where}.action: {name} is relative to the state's '{origin}' (of {sorted(places)}) in "
                 f"the format {form!r} with {size} numbers; of poses only XYZ_ROT6D is known here."
             )
-        relatives += [Relative(name, start, size, starts[origin], pose)] if relative else []
-        poses += [name] if pose else []
-        groups.append((name, size))
-        gripper = start if (name, size) == ("gripper", 1) else gripper
-        start += size
+        state = slice(places[origin].start, places[origin].start + size) if relative else None
+        groups.append(ActionGroup(name, slice(start, start := start + size), state, pose))
+    gripper = {group.name: group.actions.start for group in groups if group.size == 1}.get("gripper")
     if fields.get(TRANSFORM) != LIBERO:
         gripper = None
     elif gripper is None:
@@ -71,15 +70,13 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     steps = steps_of(modality)
     lows, highs = (_by_step([group[end] for group in ranges], steps, where) for end in (0, 1))
     low, high = (np.concatenate([group[end] for group in states]) for end in (0, 1))
-    alike = groups == [(name, state[0].shape[-1]) for name, state in zip(starts, states, strict=True)]
     return Units(
         Range(low, high, clips=bool(fields.get("clip_outliers", True))),
         Range(lows, highs, clips=True),
-        tuple(relatives),
+        tuple(groups),
         steps,
-        tuple(groups) if alike else (),
-        tuple(poses),
-        gripper,
+        alike=[(group.name, group.actions) for group in groups] == [*places.items()],
+        gripper=gripper,
     )
 
 
@@ -110,22 +107,15 @@ def _by_step(groups: list[np.ndarray], steps: int | None, where: str) -> np.ndar
     return np.concatenate([np.broadcast_to(group, (rows, group.shape[-1])) for group in cut], axis=1)
 
 
-def flat_units(file: Path | None, where: str, clips: bool, steps: int | None, libero: bool) -> Units:
-    """Units of a data set's statistics. libero: see Units.gripper; it is the last number of seven or more.
-    Raises ValueError if they are not there."""
-    keys, ends = [f"{key}.{end}" for key in ("observation.state", "action") for end in ("min", "max")], []
-    if file is not None and file.is_file():
-        with open_weights(file) as tensors:
-            names = set(tensors.keys())
-            ends = [tensors.get_tensor(key).float().flatten().numpy() for key in keys if key in names]
-    pairs = list(zip(ends[::2], ends[1::2], strict=False))
-    if len(ends) != 4 or not all(
-        low.shape == high.shape and np.isfinite([low, high]).all() for low, high in pairs
-    ):
-        raise ValueError(
-            f"{where}: the statistics ({file}) must have finite {', '.join(keys)}; copy that file again."
-        )
-    state, actions = (Range(*pair, clips=clips) for pair in pairs)
+def flat_units(file: Path, step: Step, clips: bool, steps: int | None, libero: bool) -> Units:
+    """Units of a data set's statistics, which a step of a processor has. libero: see Units.gripper; it is the
+    last number of seven or more. Raises ValueError if they are not there."""
+    ranges = []
+    for key in ("observation.state", "action"):
+        low, high = (saved_numbers(file, step, f"{key}.{end}").astype(np.float32) for end in ("min", "max"))
+        check_ordered(low, high, ("min", "max"), f"{file}, {step.name}: {key}")
+        ranges.append(Range(low, high, clips=clips))
+    state, actions = ranges
     return Units(
         state, actions, steps=steps, gripper=actions.size - 1 if libero and actions.size > 6 else None
     )

@@ -19,31 +19,33 @@ POSE = 9
 
 
 @dataclass(frozen=True)
-class Relative:
-    """Actions [start, start + size) that are relative to the state's numbers from `state` on. pose: a hand's
-    pose, composed, instead of numbers, added."""
+class ActionGroup:
+    """Consecutive numbers of an action. actions: their places; state: those of the numbers that they are
+    relative to, None = they are absolute. pose: a hand's pose, composed, instead of numbers, added."""
 
     name: str
-    start: int
-    size: int
-    state: int
-    pose: bool
+    actions: slice
+    state: slice | None = None
+    pose: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.actions.stop - self.actions.start
 
 
 @dataclass(frozen=True)
 class Units:
-    """state, actions: their ranges in training; size 0 = unknown, numbers pass as they are. relatives:
-    groups of actions that are relative to the state. steps: rows of a chunk that are meant for this
-    embodiment. groups: of states and actions alike, name and size. poses: names of those that are a hand's
-    pose. gripper: the action from 0 to 1 of which LIBERO's command is made, -1 above a half (open) and 1
+    """state, actions: their ranges in training; size 0 = unknown, numbers pass as they are. groups: of the
+    actions. steps: rows of a chunk that are meant for this embodiment. alike: whether states have the same
+    groups. gripper: the action from 0 to 1 of which LIBERO's command is made, -1 above a half (open) and 1
     below."""
 
     state: Range
     actions: Range
-    relatives: tuple[Relative, ...] = ()
+    groups: tuple[ActionGroup, ...] = ()
     steps: int | None = None
-    groups: tuple[tuple[str, int], ...] = ()
-    poses: tuple[str, ...] = ()
+    alike: bool = False
     gripper: int | None = None
 
     @property
@@ -51,14 +53,14 @@ class Units:
         """bool [D]: which actions are numbers that the state is added to; poses are absolute when they are
         given."""
         mask = np.zeros(self.actions.size, np.bool_)
-        for group in self.relatives:
-            mask[group.start : group.start + group.size] = not group.pose
+        for group in self.groups:
+            mask[group.actions] = group.state is not None and not group.pose
         return mask
 
     @property
     def least_state(self) -> int:
         """Numbers that a state must have at least."""
-        return max((group.state + group.size for group in self.relatives), default=1)
+        return max((group.state.stop for group in self.groups if group.state), default=1)
 
     def to_robot(self, raw: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Actions of the network float32 [H, A] -> absolute float64 [steps, D]; state [D'], not
@@ -66,8 +68,9 @@ class Units:
         raw = raw[: self.steps, : self.actions.size or None]
         raw = np.clip(raw, -1.0, 1.0) if self.actions.clips else raw
         out = np.asarray(self.actions.unnormalize(raw) if self.actions.size else raw, np.float64)
-        for group, part, origin in self._relatives(out, state):
-            out[:, part] = _composed(origin, out[:, part]) if group.pose else out[:, part] + origin
+        for group, origin in self._relatives(out, state):
+            moved = out[:, group.actions]
+            out[:, group.actions] = _composed(origin, moved) if group.pose else moved + origin
         if self.gripper is not None:
             out[:, self.gripper] = -np.sign(2.0 * out[:, self.gripper] - 1.0)
         return out
@@ -75,23 +78,17 @@ class Units:
     def to_network(self, actions: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Inverse of to_robot: absolute [h, D] -> float32 [h, D]."""
         out = np.array(actions, np.float64)
-        for group, part, origin in self._relatives(out, state):
-            out[:, part] = _displaced(origin, out[:, part]) if group.pose else out[:, part] - origin
+        for group, origin in self._relatives(out, state):
+            target = out[:, group.actions]
+            out[:, group.actions] = _displaced(origin, target) if group.pose else target - origin
         if self.gripper is not None:
             out[:, self.gripper] = 0.5 - 0.5 * out[:, self.gripper]
         return self.actions.normalize(out.astype(np.float32)) if self.actions.size else out.astype(np.float32)
 
-    def _relatives(self, out: np.ndarray, state: np.ndarray) -> list[tuple[Relative, slice, np.ndarray]]:
-        origin = np.asarray(state, np.float64)
-        return [
-            (
-                group,
-                slice(group.start, group.start + group.size),
-                origin[group.state : group.state + group.size],
-            )
-            for group in self.relatives
-            if group.start + group.size <= out.shape[1]
-        ]
+    def _relatives(self, out: np.ndarray, state: np.ndarray) -> list[tuple[ActionGroup, np.ndarray]]:
+        """The groups of these actions that are relative, each with what it is relative to."""
+        origin, there = np.asarray(state, np.float64), out.shape[1]
+        return [(g, origin[g.state]) for g in self.groups if g.state and g.actions.stop <= there]
 
 
 def rotation(rows: np.ndarray) -> np.ndarray:

@@ -23,10 +23,10 @@ PERIOD = 10_000.0
 TIME_WIDTH = 256
 
 
-def sinusoid(t: Tensor, half: int, last: int) -> tuple[Tensor, Tensor]:
-    """sin, cos float32 [..., half] of t * PERIOD^(-i / last). The exponent is computed as the references do:
+def sinusoid(t: Tensor, half: int, last: int, period: float = PERIOD) -> tuple[Tensor, Tensor]:
+    """sin, cos float32 [..., half] of t * period^(-i / last). The exponent is computed as the references do:
     arguments reach 1000 rad, so that its last bit shows."""
-    exponent = -math.log(PERIOD) * torch.arange(half, dtype=torch.float32, device=t.device) / last
+    exponent = -math.log(period) * torch.arange(half, dtype=torch.float32, device=t.device) / last
     angles = t.float()[..., None] * exponent.exp()
     return angles.sin(), angles.cos()
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import LlamaConfig
+from vla_accel_ros.models.layers import gemma
 from vla_accel_ros.models.layers.gemma import (
     KV,
     Attend,
@@ -37,14 +38,8 @@ class RMSNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
-class MLP(nn.Module):
+class MLP(gemma.MLP):
     """SiLU-gated feed-forward."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(width, hidden, bias=False)
-        self.up_proj = nn.Linear(width, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_accel_ros.models.config import VisionConfig
+from vla_accel_ros.models.layers import vit
 from vla_accel_ros.models.layers.gemma import at_least_float32, rotate
 from vla_accel_ros.models.layers.holder import Holder
 from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream, rotated
@@ -48,17 +49,10 @@ class PatchEmbed(nn.Module):
         return F.linear(rows.to(self.proj.weight.dtype), self.proj.weight.flatten(1), self.proj.bias)
 
 
-class Attention(nn.Module):
-    """Full self-attention with rotary positions, which are computed in float32. Returns what goes into
-    `proj`."""
+class Attention(vit.Attention):
+    """The same with rotary positions, which are computed in float32."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
-
-    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         heads = product(x, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1))
         qk = rotated(heads[:, :, :2].flatten(2, 3), self.heads, *tables)
         if qk is None:

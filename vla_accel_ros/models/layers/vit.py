@@ -32,9 +32,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: int | None = None) -> Tensor:
+        """x [B, T, W] -> [B, rows, W], of the first rows; None = of all."""
         qkv = product(x, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, self.heads, -1))
-        return attention(*qkv.unbind(2))
+        return attention(qkv[:, :rows, 0], qkv[:, :, 1], qkv[:, :, 2])
 
 
 class MLP(nn.Module):

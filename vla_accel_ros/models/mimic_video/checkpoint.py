@@ -20,6 +20,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    check_unanswered,
     filled,
     fitting,
     own_sizes,
@@ -90,8 +91,7 @@ def read_table(contents: Contents) -> dict[str, Stored]:
         file = missing.read(_file, contents.folder, name, suffix)
         add(root, missing.read(read_headers, file, default={}) if file else {})
     add(TEXT, missing.read(read_safetensors, contents.folder / ENCODER, default={}))
-    if missing.sentences:
-        raise ValueError(" ".join(missing.sentences))
+    missing.raise_all()
     embedding, shared = table.get(f"{TEXT}encoder.embed_tokens.weight"), f"{TEXT}shared.weight"
     return table if embedding is None else {shared: embedding, **table}
 
@@ -101,7 +101,7 @@ def read_config(contents: Contents, table: Mapping[str, Stored]) -> tuple[MimicV
     what no file says, or if it is said twice."""
     folder, settings = contents.folder, contents.trained_as
     if OURS in contents.config:
-        contents.check_unanswered()
+        check_unanswered(contents)
         return own_sizes(contents, MimicVideoConfig.from_json), ""
     check_fields(contents.config, f"{folder / 'config.json'}: ", (), {})
     decoder = LAYER.search(_file(folder, *FILES[DECODER]).stem)
@@ -183,8 +183,7 @@ def load(contents: Contents, options: Options) -> MimicVideoPolicy:
     folder, table = contents.folder, read_table(contents)
     config, _ = read_config(contents, table)
     names, tokenizer, units, missing = _read(folder, table, config, options.statistics, options.normalize)
-    if missing:
-        raise ValueError(" ".join(missing))
+    missing.raise_all()
     mask = options.actions(None, config.action_dim, str(folder))
     model = empty(MimicVideo, config, options.dtype)
     network = options.network(config, str(folder), lambda: filled(model, table, names, folder, options))
@@ -209,18 +208,18 @@ def describe(contents: Contents, statistics: str | None) -> Description:
         statistics=tuple(statistics_files(folder)),
         notes=(f"features of block {s.xattn_layer_idx} of {blocks} after {s.stop_after_step} video steps",),
         assumed=assumed,
-        missing=tuple(missing),
+        missing=tuple(missing.sentences),
     )
 
 
 def _read(
     folder: Path, table: Mapping[str, Stored], config: MimicVideoConfig, name: str | None, normalize: bool
-) -> tuple[Any, Any, Units, list[str]]:
+) -> tuple[Any, Any, Units, Missing]:
     """The parameter of each tensor, the tokenizer, the units, and a sentence for each that cannot be read."""
     missing, sizes = Missing(), (config.state_dim, config.action_dim)
     units = missing.read(read_units, folder, name, *sizes, default=UNKNOWN) if normalize else UNKNOWN
     tokenizer = missing.read(load_tokenizer, folder / ENCODER, config.text.vocab)
-    return missing.read(names_of, table, config, folder), tokenizer, units, missing.sentences
+    return missing.read(names_of, table, config, folder), tokenizer, units, missing
 
 
 def weights(contents: Contents) -> Weights:

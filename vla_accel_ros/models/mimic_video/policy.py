@@ -23,7 +23,7 @@ from vla_accel_ros.models.mimic_video.model import MimicVideo
 from vla_accel_ros.models.mimic_video.video import network_time, noise_levels
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_words
-from vla_accel_ros.models.processing.pixels import SQUEEZED, PixelRule
+from vla_accel_ros.models.processing.pixels import CENTRED, SQUEEZED, PixelRule, centred
 from vla_accel_ros.models.processing.resize import resize_bilinear
 from vla_accel_ros.models.text.t5 import END
 
@@ -31,12 +31,7 @@ if TYPE_CHECKING:  # models import nothing of the engine; they only speak of its
     from vla_accel_ros.types import Observation
 
 
-def to_unit(pixels: Tensor) -> Tensor:
-    """uint8 -> float32 in [-1, 1], rounded as the reference rounds."""
-    return (pixels.float() / 255.0 - 0.5) * 2.0
-
-
-PIXELS = PixelRule("bilinear", SQUEEZED, to_unit(torch.arange(256, dtype=torch.uint8)).repeat(3, 1))
+PIXELS = PixelRule("bilinear", SQUEEZED, CENTRED)
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class MimicVideoPolicy(Policy):
         """Return the network's pixels float32 [V, 3, H, W] from images uint8 [h, w, 3] of any sizes on its
         device; the aspect is not kept."""
         size = self.config.settings.height, self.config.settings.width
-        return torch.stack([to_unit(resize_bilinear(image, *size)).permute(2, 0, 1) for image in images])
+        return torch.stack([centred(resize_bilinear(image, *size)).permute(2, 0, 1) for image in images])
 
     def text_encode(self, words: Tensor) -> dict[str, Tensor]:
         """See MimicVideoConfig.chain."""

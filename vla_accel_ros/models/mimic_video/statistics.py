@@ -19,7 +19,7 @@ from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.checkpoints.shards import inside
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.processing.conventions import Normalizer
-from vla_accel_ros.models.processing.norm_stats import finite_numbers
+from vla_accel_ros.models.processing.norm_stats import chosen, finite_numbers
 
 NAME = "dataset_statistics"
 STATE = ("obs/eef_pos_lowdim", "obs/eef_rot_lowdim", "obs/gripper_lowdim")
@@ -61,15 +61,8 @@ def read_units(folder: Path, name: str | None, state_dim: int, action_dim: int) 
     """Return the units of a data set. Raises ValueError if there is none of that name, or several and none
     is named, or a number is invalid."""
     files = statistics_files(folder)
-    if name is None and len(files) == 1:
-        (name,) = files
-    if name is None or name not in files:
-        raise ValueError(
-            f"{folder} has statistics of {sorted(files)} and {name!r} was named; name one of them"
-            if files
-            else f"{folder} has no {NAME}.json; copy the one of the training there."
-        )
-    file = inside(folder, files[name])
+    where, mend = f"{folder} has {len(files)} {NAME}.json", "copy the one of the training there"
+    file = inside(folder, files[chosen(files, name, "data set", where, mend)])
     data = read_json(file)
     for names, kind in ACTIONS.items():
         fields = tuple(f"action/{part}_lowdim" for part in names.split())

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers import wan_vae
 from vla_accel_ros.models.mimic_video.config import CHANNELS
 
 MEAN = (
@@ -78,19 +79,15 @@ class Halving(nn.Module):
         return torch.cat((x[:, :, :1], self.time_conv(x)), dim=2)
 
 
-class Attention(nn.Module):
+class Attention(wan_vae.Attention):
     """Attention of one head over a frame."""
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.to_qkv = Norm(width, axes=2), nn.Conv2d(width, 3 * width, 1)
-        self.proj = nn.Conv2d(width, width, 1)
+        super().__init__(width)
+        self.norm = Norm(width, axes=2)  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
-        frames = x[0].transpose(0, 1)
-        rows = self.to_qkv(self.norm(frames)).flatten(2).transpose(1, 2)[:, None]
-        attended = F.scaled_dot_product_attention(*rows.chunk(3, dim=-1))[:, 0].transpose(1, 2)
-        return x + self.proj(attended.unflatten(2, frames.shape[2:])).transpose(0, 1)[None]
+        return super().forward(x[0].transpose(0, 1)).transpose(0, 1)[None]
 
 
 class VAE(nn.Module):

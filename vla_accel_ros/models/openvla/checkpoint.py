@@ -25,7 +25,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     read_sizes,
     renamed,
 )
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, inside
+from vla_accel_ros.models.checkpoints.shards import Stored, inside
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.openvla.config import OpenVLAConfig
@@ -60,8 +60,9 @@ def load(contents: Contents, options: Options) -> OpenVLAPolicy:
     tokenizer = load_tokenizer(folder, config.vocab)
     stats, pixels = read_action_stats(folder, options.statistics), read_pixel_norm(folder)
     mask = options.actions(None, stats.size, str(folder))
-    table, where = contents.table, contents.weights
-    model = options.network(config, str(folder), lambda: load_openvla_model(table, config, where, options))
+    model = options.network(
+        config, str(folder), lambda: load_openvla_model(contents.table, config, contents.weights, options)
+    )
     return OpenVLAPolicy(model, tokenizer, stats, pixels, mask)
 
 
@@ -94,7 +95,6 @@ def read_openvla_config(contents: Contents) -> OpenVLAConfig:
             f"{part} belongs to an OpenVLA-OFT, whose action head is not here, and the tokens of its "
             "language stack mean nothing; copy the head (action_head--*.pt), too."
         )
-    check_merged(contents.folder, contents.tensors)
     return read_sizes(contents, OpenVLAConfig.from_json, infer_openvla, check_settings)
 
 

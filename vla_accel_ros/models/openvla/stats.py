@@ -15,7 +15,7 @@ import numpy as np
 from vla_accel_ros.models.checkpoints.fields import check_fields, words
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.openvla.policy import ActionStats, PixelNorm
-from vla_accel_ros.models.processing.norm_stats import check_ordered, finite_numbers
+from vla_accel_ros.models.processing.norm_stats import check_ordered, chosen, finite_numbers
 
 ACTION_FIELDS = words("mean std min max q01 q99 mask")
 PIXEL_FIELDS = words("""
@@ -68,13 +68,8 @@ def chosen_statistics(folder: Path, dataset: str | None) -> tuple[str, dict[str,
     """Return the statistics of one data set, and where they stand. Raises ValueError if there are none, or
     several and `dataset` is None."""
     file, where, data = _statistics(folder)
-    datasets = sorted(data)
-    if dataset is None and len(datasets) == 1:
-        dataset = datasets[0]
-    if dataset is None or dataset not in datasets:
-        request = "no dataset was named" if dataset is None else f"the dataset '{dataset}' is not there"
-        mend = f"name one of {datasets}" if datasets else "copy the published file"
-        raise ValueError(f"{file} has statistics of {len(datasets)} datasets and {request}; {mend}.")
+    having = f"{file} has statistics of {len(data)} datasets"
+    dataset = chosen(data, dataset, "dataset", having, "copy the published file")
     entry = data[dataset]
     return f"{file}: {where}{dataset}", entry if isinstance(entry, dict) else {}
 

@@ -20,6 +20,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     Format,
     Options,
     Weights,
+    check_unanswered,
     filled,
     read_sizes,
     renamed,
@@ -101,7 +102,7 @@ def read_config(contents: Contents, statistics: str | None = None) -> tuple[Open
     file says, or if it is said twice."""
     table, word, assumed = read_table(contents), contents.trained_as, ""
     if OURS in contents.config:
-        contents.check_unanswered()
+        check_unanswered(contents)
     else:
         word = word or _platform(contents.folder, statistics)
         if word not in PLATFORMS:

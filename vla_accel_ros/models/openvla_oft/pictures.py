@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.models.openvla_oft.jpeg import through_jpeg
+from vla_accel_ros.models.processing.pixels import by_size
 
 TAPS, AREA = 3.0, 0.9
 SCALE = 255.5 / 255.0
@@ -22,16 +23,15 @@ SCALE = 255.5 / 255.0
 
 
 def prepared(images: Sequence[Tensor], size: int) -> Tensor:
-    """uint8 [H, W, 3] of any sizes -> levels float64 [V, 3, size, size]; the aspect is not kept. Images of
-    equal size are computed together."""
-    done: dict[int, Tensor] = {}
-    for shape in dict.fromkeys(image.shape for image in images):
-        alike = [index for index, image in enumerate(images) if image.shape == shape]
-        planes = torch.stack([images[index] for index in alike]).permute(0, 3, 1, 2).double()
-        if shape[:2] != (size, size):
+    """uint8 [H, W, 3] of any sizes -> levels float64 [V, 3, size, size]; the aspect is not kept."""
+
+    def prepare(alike: Tensor) -> Tensor:
+        planes = alike.permute(0, 3, 1, 2).double()
+        if planes.shape[2:] != (size, size):
             planes = resize_lanczos(through_jpeg(planes), size)
-        done |= zip(alike, crop(planes), strict=True)
-    return torch.stack([done[index] for index in range(len(images))])
+        return crop(planes)
+
+    return by_size(images, prepare)
 
 
 def resize_lanczos(planes: Tensor, size: int) -> Tensor:

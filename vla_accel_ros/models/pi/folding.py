@@ -74,20 +74,15 @@ def with_clean_step(model: Pi, expert: Expert, time_rule: str = "openpi") -> Exp
             folding.layer(layer)
     clean = folding.constants()
 
-    def more(table: Tensor, row: Tensor) -> Tensor:
-        return torch.cat((table, row))
-
     modulation = expert.modulation
     if modulation is not None and clean.modulation is not None:
-        tables = vars(modulation).items()
-        modulation = Modulation(
-            **{name: more(own_rows, getattr(clean.modulation, name)) for name, own_rows in tables}
-        )
+        tables = zip(vars(modulation).values(), vars(clean.modulation).values(), strict=True)
+        modulation = Modulation(*map(torch.cat, tables))
     return replace(
         expert,
         modulation=modulation,
-        in_bias=more(expert.in_bias, clean.in_bias),
-        out_bias=more(expert.out_bias, clean.out_bias),
+        in_bias=torch.cat((expert.in_bias, clean.in_bias)),
+        out_bias=torch.cat((expert.out_bias, clean.out_bias)),
     )
 
 
@@ -154,15 +149,11 @@ def _expert(model: Pi, layers: tuple[FoldedLayer, ...], constants: Constants) ->
         state_weight, state_bias = model.state_proj.weight.float(), model.state_proj.bias.float()
     return Expert(
         layers=layers,
-        modulation=constants.modulation,
-        in_weight=constants.in_weight,
-        in_bias=constants.in_bias,
         mlp_weight=mlp_weight,
         mlp_bias=mlp_bias,
         state_weight=state_weight,
         state_bias=state_bias,
-        out_weight=constants.out_weight,
-        out_bias=constants.out_bias,
+        **vars(constants),
     )
 
 

@@ -89,64 +89,51 @@ _WHOLE: dict[str, tuple[str, Turn]] = {
     LLM + "final_norm_1/Dense_0/kernel": (EXPERT + "norm.dense.weight", _turned),
     LLM + "final_norm_1/Dense_0/bias": (EXPERT + "norm.dense.bias", _as_is),
 }
-for _name in ("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"):
-    _WHOLE[f"{_name}/kernel"], _WHOLE[f"{_name}/bias"] = (
-        (f"{_name}.weight", _turned),
-        (f"{_name}.bias", _as_is),
-    )
-for _name in ("time_mlp_in", "time_mlp_out"):
-    _WHOLE[f"{_name}/kernel"], _WHOLE[f"{_name}/bias"] = (
-        (f"{_name}.weight", _turned),
-        (f"{_name}.bias", _as_is),
-    )
+for _name in (
+    *("state_proj", "action_in_proj", "action_out_proj", "action_time_mlp_in", "action_time_mlp_out"),
+    *("time_mlp_in", "time_mlp_out"),
+):
+    _WHOLE[f"{_name}/kernel"] = f"{_name}.weight", _turned
+    _WHOLE[f"{_name}/bias"] = f"{_name}.bias", _as_is
 
 _Part = tuple[tuple[int, ...], str, Turn]
 _LAYERED: dict[str, tuple[str, tuple[_Part, ...]]] = {}
-for _jax, _torch in (("LayerNorm_0", "layer_norm1"), ("LayerNorm_1", "layer_norm2")):
-    for _of, _leaf in (("scale", "weight"), ("bias", "bias")):
-        _LAYERED[f"{BLOCK}{_jax}/{_of}"] = (VISION + "encoder.", (((), f"{_torch}.{_leaf}", _as_is),))
-for _jax, _torch in (("Dense_0", "fc1"), ("Dense_1", "fc2")):
-    _LAYERED[f"{BLOCK}MlpBlock_0/{_jax}/kernel"] = (
-        VISION + "encoder.",
-        (((), f"mlp.{_torch}.weight", _turned),),
-    )
-    _LAYERED[f"{BLOCK}MlpBlock_0/{_jax}/bias"] = (VISION + "encoder.", (((), f"mlp.{_torch}.bias", _as_is),))
-for _jax, _torch in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("out", "out_proj")):
-    _turn = _out_of_heads if _jax == "out" else _into_heads
-    _LAYERED[f"{BLOCK}{ATTENTION}{_jax}/kernel"] = (
-        VISION + "encoder.",
-        (((), f"self_attn.{_torch}.weight", _turn),),
-    )
-    _LAYERED[f"{BLOCK}{ATTENTION}{_jax}/bias"] = (
-        VISION + "encoder.",
-        (((), f"self_attn.{_torch}.bias", _flat),),
-    )
+
+
+def _layer(array: str, root: str, leaf: str, turn: Turn) -> None:
+    """Add an array that is one parameter of every layer."""
+    _LAYERED[array] = root, (((), leaf, turn),)
+
+
+for _jax, _torch, _weight, _turn, _bias in (
+    ("LayerNorm_0", "layer_norm1", "scale", _as_is, _as_is),
+    ("LayerNorm_1", "layer_norm2", "scale", _as_is, _as_is),
+    ("MlpBlock_0/Dense_0", "mlp.fc1", "kernel", _turned, _as_is),
+    ("MlpBlock_0/Dense_1", "mlp.fc2", "kernel", _turned, _as_is),
+    (f"{ATTENTION}query", "self_attn.q_proj", "kernel", _into_heads, _flat),
+    (f"{ATTENTION}key", "self_attn.k_proj", "kernel", _into_heads, _flat),
+    (f"{ATTENTION}value", "self_attn.v_proj", "kernel", _into_heads, _flat),
+    (f"{ATTENTION}out", "self_attn.out_proj", "kernel", _out_of_heads, _flat),
+):
+    _layer(f"{BLOCK}{_jax}/{_weight}", f"{VISION}encoder.", f"{_torch}.weight", _turn)
+    _layer(f"{BLOCK}{_jax}/bias", f"{VISION}encoder.", f"{_torch}.bias", _bias)
 for _one, _root in (("", PREFIX), ("_1", EXPERT)):
-    _LAYERED |= {
-        f"{LLM}layers/attn/q_einsum{_one}/w": (_root, (((), "self_attn.q_proj.weight", _per_head),)),
-        f"{LLM}layers/attn/kv_einsum{_one}/w": (
-            _root,
-            (((0,), "self_attn.k_proj.weight", _per_head), ((1,), "self_attn.v_proj.weight", _per_head)),
-        ),
-        f"{LLM}layers/attn/attn_vec_einsum{_one}/w": (
-            _root,
-            (((), "self_attn.o_proj.weight", _out_of_heads),),
-        ),
-        f"{LLM}layers/mlp{_one}/gating_einsum": (
-            _root,
-            (((0,), "mlp.gate_proj.weight", _turned), ((1,), "mlp.up_proj.weight", _turned)),
-        ),
-        f"{LLM}layers/mlp{_one}/linear": (_root, (((), "mlp.down_proj.weight", _turned),)),
-    }
+    _attention, _mlp = f"{LLM}layers/attn/", f"{LLM}layers/mlp{_one}/"
+    _layer(f"{_attention}q_einsum{_one}/w", _root, "self_attn.q_proj.weight", _per_head)
+    _layer(f"{_attention}attn_vec_einsum{_one}/w", _root, "self_attn.o_proj.weight", _out_of_heads)
+    _layer(f"{_mlp}linear", _root, "mlp.down_proj.weight", _turned)
+    for _array, _first, _second, _turn in (
+        (f"{_attention}kv_einsum{_one}/w", "self_attn.k_proj.weight", "self_attn.v_proj.weight", _per_head),
+        (f"{_mlp}gating_einsum", "mlp.gate_proj.weight", "mlp.up_proj.weight", _turned),
+    ):
+        _LAYERED[_array] = _root, (((0,), _first, _turn), ((1,), _second, _turn))
     for _jax, _torch in (
         ("pre_attention_norm", "input_layernorm"),
         ("pre_ffw_norm", "post_attention_layernorm"),
     ):
-        _LAYERED |= {
-            f"{LLM}layers/{_jax}{_one}/scale": (_root, (((), f"{_torch}.weight", _as_is),)),
-            f"{LLM}layers/{_jax}{_one}/Dense_0/kernel": (_root, (((), f"{_torch}.dense.weight", _turned),)),
-            f"{LLM}layers/{_jax}{_one}/Dense_0/bias": (_root, (((), f"{_torch}.dense.bias", _as_is),)),
-        }
+        _layer(f"{LLM}layers/{_jax}{_one}/scale", _root, f"{_torch}.weight", _as_is)
+        _layer(f"{LLM}layers/{_jax}{_one}/Dense_0/kernel", _root, f"{_torch}.dense.weight", _turned)
+        _layer(f"{LLM}layers/{_jax}{_one}/Dense_0/bias", _root, f"{_torch}.dense.bias", _as_is)
 
 
 def slices(name: str, shape: tuple[int, ...]) -> Iterator[Slice]:

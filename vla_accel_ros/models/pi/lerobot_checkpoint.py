@@ -30,7 +30,6 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.lerobot import action_width, lerobot_cameras, lerobot_description
-from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.config import TRAINED_AS, PiConfig
 from vla_accel_ros.models.json_file import read_json
 from vla_accel_ros.models.pi.checkpoint import pi_weights, read_pi
@@ -84,7 +83,6 @@ def read_config(contents: Contents) -> PiConfig:
     if kind not in ("pi0", "pi05"):
         mend = "only 'pi0' and 'pi05' are known" if kind else "copy lerobot's config.json"
         raise ValueError(f"{file}: type is {kind!r} and the weights have lerobot's names; {mend}.")
-    check_merged(contents.folder, contents.tensors)
     check_since_0_4(contents.folder, contents.tensors, kind)
     check_fields(contents.config, f"{file}: ", FIELDS, FIXED)
     if OURS in contents.config:

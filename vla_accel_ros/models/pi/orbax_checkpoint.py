@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_accel_ros.models.checkpoints.description import Description
 from vla_accel_ros.models.checkpoints.fields import OURS, check_fields
@@ -33,6 +33,7 @@ from vla_accel_ros.models.pi.model import Pi
 from vla_accel_ros.models.pi.weights import finished, pi_sources
 from vla_accel_ros.models.policy import Policy
 
+_N = TypeVar("_N", bound=nn.Module)
 PARAMS, METADATA = "params", "_METADATA"
 DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
@@ -149,10 +150,14 @@ def load(contents: Contents, options: Options) -> Policy:
 def load_orbax_model(arrays: list[Array], config: PiConfig, folder: Path, options: Options) -> Pi:
     """As weights.load_pi_model."""
     pi_sources(stored_parameters(arrays, folder), config, folder / PARAMS)
-    model = empty(Pi, config, options.dtype)
+    return finished(filled_by(arrays, empty(Pi, config, options.dtype), folder, options))
+
+
+def filled_by(arrays: list[Array], model: _N, folder: Path, options: Options) -> _N:
+    """Return a model that was on `meta` with the values of the arrays, in eval mode and without gradients."""
     total, where = sum(array.bytes for array in arrays), str(folder / PARAMS)
     fill(model, array_values(arrays), options.device, total, where, options.progress, fused_parts(model))
-    return finished(model)
+    return model.requires_grad_(False).eval()
 
 
 def describe(contents: Contents, statistics: str | None) -> Description:

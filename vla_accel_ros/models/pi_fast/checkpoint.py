@@ -26,7 +26,6 @@ from vla_accel_ros.models.checkpoints.formats import (
     renamed,
 )
 from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras, lerobot_description
-from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import GemmaConfig
 from vla_accel_ros.models.inferred import Shapes, axes, siglip, stack, tensors_of, whole
@@ -128,7 +127,6 @@ def load_fast(contents: Contents) -> FastTokenizer:
 def read_pi_fast_config(contents: Contents) -> PiFastConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown."""
-    check_merged(contents.folder, contents.tensors)
     return read_sizes(contents, PiFastConfig.from_json, infer_pi_fast, check_settings)
 
 

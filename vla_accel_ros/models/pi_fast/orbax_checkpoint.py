@@ -12,15 +12,15 @@ from typing import Any
 from vla_accel_ros.models.checkpoints.description import Description, Missing
 from vla_accel_ros.models.checkpoints.fields import check_fields
 from vla_accel_ros.models.checkpoints.formats import Contents, Format, Options, Weights, fitting
-from vla_accel_ros.models.checkpoints.streaming import empty, fill
+from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.config import IMAGE_NAMES
-from vla_accel_ros.models.layers.fused import fused_parts
 from vla_accel_ros.models.pi.checkpoint import FIELDS, known_training
 from vla_accel_ros.models.pi.jax_names import jax_stacks
 from vla_accel_ros.models.pi.orbax_checkpoint import (
     PARAMS,
     Array,
     array_values,
+    filled_by,
     holds_arrays,
     is_fast,
     read_arrays,
@@ -73,10 +73,7 @@ def load(contents: Contents, options: Options) -> PiFastPolicy:
 
     def read_weights() -> PiFast:
         _names(contents, arrays, config)
-        model, where = empty(PiFast, config, options.dtype), str(contents.folder / PARAMS)
-        total, fused = sum(array.bytes for array in arrays), fused_parts(model)
-        fill(model, array_values(arrays), options.device, total, where, options.progress, fused)
-        return model.requires_grad_(False).eval()
+        return filled_by(arrays, empty(PiFast, config, options.dtype), contents.folder, options)
 
     return openpi_policy(contents, config, options, read_weights)
 

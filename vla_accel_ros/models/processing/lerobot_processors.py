@@ -133,7 +133,7 @@ def read_lerobot_moments(folder: Path, dataset: str | None = None) -> tuple[np.n
     moments = []
     for key in ("observation.state", "action"):
         numbers = (
-            _numbers(folder / BEFORE, steps[0], f"{key}.{which}")
+            saved_numbers(folder / BEFORE, steps[0], f"{key}.{which}")
             if other is None
             else other.numbers(key, which)
             for which in ("mean", "std")
@@ -373,7 +373,7 @@ def _normalizer(
             f"{file}, {name}.norm_map.{kind} is {mode!r}; use one of {['IDENTITY', *STATISTICS]}."
         )
     if other is None:
-        first, second = (_numbers(file, matches[0], f"{key}.{which}") for which in STATISTICS[mode])
+        first, second = (saved_numbers(file, matches[0], f"{key}.{which}") for which in STATISTICS[mode])
     else:
         first, second = (other.numbers(key, which) for which in STATISTICS[mode])
     where = matches[0].state_file if other is None else other.file
@@ -405,7 +405,9 @@ def _epsilon(file: Path, step: Step) -> float:
     return float(eps)
 
 
-def _numbers(file: Path, step: Step, name: str) -> np.ndarray:
+def saved_numbers(file: Path, step: Step, name: str) -> np.ndarray:
+    """Return a statistic float64 [D] that a step of this file has. Raises ValueError if it is not there, or
+    no list of finite numbers."""
     if step.state_file is None or not step.state_file.is_file():
         raise ValueError(
             f"{file} names {step.state_file} for the statistics of {step.name}, which is not there; copy it."

@@ -6,7 +6,7 @@ guessed: with several sets one must be named, and a policy without statistics mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,24 @@ def read_moments(folder: Path, asset: str | None = None) -> tuple[np.ndarray, np
 
 def _statistics(folder: Path, asset: str | None) -> tuple[Any, Path]:
     """Return the groups of a norm_stats.json, and the file."""
-    assets, files = folder / "assets", _files(folder)
-    if asset is None and len(files) == 1:
-        asset = next(iter(files))
-    if asset is None or asset not in files:
-        request = "no asset was named" if asset is None else f"the asset '{asset}' is not there"
-        mend = f"name one of {sorted(files)}" if files else "copy the training run's folder `assets`"
-        raise ValueError(
-            f"{assets} has {len(files)} norm_stats.json and {request}; {mend}, or pass normalize=False."
-        )
-    data = read_json(files[asset])
-    return data.get("norm_stats", data), files[asset]
+    files = _files(folder)
+    mend = "copy the training run's folder `assets`, or pass normalize=False"
+    file = files[chosen(files, asset, "asset", f"{folder / 'assets'} has {len(files)} norm_stats.json", mend)]
+    data = read_json(file)
+    return data.get("norm_stats", data), file
+
+
+def chosen(names: Iterable[str], name: str | None, kind: str, where: str, mend: str) -> str:
+    """Return the named set of statistics, or the only one if none is named. kind: what a set is. where:
+    begins an error; mend: ends it if there is no set. Raises ValueError if there is none, or several and
+    none is named."""
+    known = sorted(names)
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is None or name not in known:
+        request = f"no {kind} was named" if name is None else f"the {kind} '{name}' is not there"
+        raise ValueError(f"{where} and {request}; {f'name one of {known}' if known else mend}.")
+    return name
 
 
 def statistics_names(folder: Path) -> tuple[str, ...]:

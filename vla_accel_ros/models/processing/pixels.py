@@ -10,10 +10,12 @@ resize is in conventions and their policies.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.processing import resize
@@ -105,6 +107,33 @@ def _two(before: int, after: int) -> tuple[np.ndarray, np.ndarray]:
     first = centre.astype(np.int32)
     second = centre - first.astype(np.float32)
     return first, np.stack([np.float32(1) - second, second])
+
+
+def centred(levels: Tensor) -> Tensor:
+    """uint8 -> float32 from -1 to 1, rounded as the references do that take a half away first."""
+    return (levels.float() / 255.0 - 0.5) * 2.0
+
+
+CENTRED = centred(torch.arange(256, dtype=torch.uint8)).repeat(3, 1)
+"""Its levels."""
+
+
+def by_size(images: Sequence[Tensor], prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what `prepare` makes of images uint8 [n, H, W, 3] of one size, of images [H, W, 3] of any sizes,
+    in their order; those of equal size are prepared together."""
+    done: dict[int, Tensor] = {}
+    for shape in dict.fromkeys(image.shape for image in images):
+        alike = [index for index, image in enumerate(images) if image.shape == shape]
+        done |= zip(alike, prepare(torch.stack([images[index] for index in alike])), strict=True)
+    return torch.stack([done[index] for index in range(len(images))])
+
+
+def cornered(unit: Tensor, size: int) -> Tensor:
+    """Pixels float32 [3, H, W] -> [3, size, size], on their device: resized as TORCH, aspect kept, in the
+    lower right corner of zeros."""
+    inner, _ = fitted(unit.shape[1], unit.shape[2], size)
+    resized = F.interpolate(unit[None], size=inner, mode="bilinear", align_corners=False)[0]
+    return F.pad(resized, (size - inner[1], 0, size - inner[0], 0))
 
 
 def fitted(height: int, width: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:

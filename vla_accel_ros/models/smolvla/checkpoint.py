@@ -23,7 +23,6 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.lerobot import lerobot_description
-from vla_accel_ros.models.checkpoints.shards import check_merged
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import check_since_0_4, read_prompted_normalizers
@@ -78,7 +77,6 @@ def _names(contents: Contents, config: SmolVLAConfig) -> dict[str, str]:
 def read_smolvla_config(contents: Contents) -> SmolVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown."""
-    check_merged(contents.folder, contents.tensors)
     check_since_0_4(contents.folder, contents.tensors, "smolvla")
     return read_sizes(contents, SmolVLAConfig.from_json, infer_smolvla, check_settings)
 

@@ -16,27 +16,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.network_policy import PolicyInputs
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
-from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
+from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule, cornered
 from vla_accel_ros.models.smolvla.config import SmolVLAConfig
 from vla_accel_ros.models.smolvla.model import SmolVLA
 
 
 def resize_to_corner(image: Tensor, size: int) -> Tensor:
     """uint8 [H, W, 3] -> float32 [3, size, size] in [-1, 1] on its device: aspect kept, lower right."""
-    height, width = image.shape[:2]
-    ratio = max(width / size, height / size)
-    inner = max(1, int(height / ratio)), max(1, int(width / ratio))
-    unit = image.permute(2, 0, 1)[None].float() / 255.0
-    resized = F.interpolate(unit, size=inner, mode="bilinear", align_corners=False)[0]
-    padded = torch.zeros(3, size, size, device=image.device)
-    padded[:, size - inner[0] :, size - inner[1] :] = resized
-    return padded * 2.0 - 1.0
+    return cornered(image.permute(2, 0, 1).float() / 255.0, size) * 2.0 - 1.0
 
 
 _LEVELS = torch.arange(256, dtype=torch.uint8).float() / 255.0

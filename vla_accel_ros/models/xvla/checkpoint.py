@@ -28,7 +28,7 @@ from vla_accel_ros.models.checkpoints.formats import (
     trained_delay,
 )
 from vla_accel_ros.models.checkpoints.lerobot import action_width, lerobot_description
-from vla_accel_ros.models.checkpoints.shards import Stored, check_merged, named
+from vla_accel_ros.models.checkpoints.shards import Stored, named
 from vla_accel_ros.models.checkpoints.streaming import empty
 from vla_accel_ros.models.processing.conventions import IDENTITIES, LEROBOT
 from vla_accel_ros.models.processing.lerobot_processors import BEFORE, read_lerobot_normalizers, read_steps
@@ -139,7 +139,6 @@ def read_domain(folder: Path, config: XVLAConfig) -> int:
 def read_xvla_config(contents: Contents) -> XVLAConfig:
     """Return the sizes: "vla_accel_ros" of `config.json` if present, else inferred from its other fields and
     the shapes. Raises ValueError if a setting is unknown."""
-    check_merged(contents.folder, contents.tensors)
 
     def infer(_: object, data: Mapping[str, Any]) -> XVLAConfig:
         return infer_xvla({name: stored.shape for name, stored in read_table(contents).items()}, data)

@@ -11,15 +11,16 @@ Parameter names are those of lerobot's policy with transformers' Florence-2.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers import vision
+from vla_accel_ros.models.layers.dit import sinusoid
 from vla_accel_ros.models.layers.holder import Holder
-from vla_accel_ros.models.layers.residual import ResidualStream, attention, product, residual_stream
+from vla_accel_ros.models.layers.residual import ResidualStream, residual_stream
 from vla_accel_ros.models.layers.vision import MLP
+from vla_accel_ros.models.layers.vit import Attention
 from vla_accel_ros.models.network import Network
 from vla_accel_ros.models.xvla.config import BartConfig, XVLAConfig
 from vla_accel_ros.models.xvla.davit import DaViT
@@ -30,20 +31,12 @@ SLOWEST = 100.0
 """Ratio of the greatest to the least frequency of the time embedding."""
 
 
-def time_embedding(t: Tensor, dim: int) -> Tensor:
-    """t float [B], from 0 to 1 -> cosines and sines [B, dim] in its dtype."""
-    half = dim // 2
-    steps = torch.arange(half, dtype=torch.float32, device=t.device)
-    angles = t.float()[:, None] * torch.exp(-math.log(SLOWEST) * steps / half)
-    return torch.cat((angles.cos(), angles.sin()), dim=1).to(t.dtype)
-
-
 class BartLayer(nn.Module):
     """A post-norm layer of BART."""
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
-        self.self_attn = BartAttention(config)
+        self.self_attn = BartAttention(config.width, config.heads)
         self.self_attn_layer_norm = nn.LayerNorm(config.width)
         self.fc1, self.fc2 = nn.Linear(config.width, config.mlp), nn.Linear(config.mlp, config.width)
         self.final_layer_norm = nn.LayerNorm(config.width)
@@ -53,23 +46,13 @@ class BartLayer(nn.Module):
         return self.final_layer_norm(x + self.fc2(F.gelu(self.fc1(x))))
 
 
-class BartAttention(nn.Module):
-    """Full self-attention with biases."""
-
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__()
-        self._heads = config.heads
-        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
-            self.add_module(name, nn.Linear(config.width, config.width))
+class BartAttention(vision.Attention):
+    """Full self-attention with biases, and its last product."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            self.get_submodule(name)(x).unflatten(-1, (self._heads, -1)).transpose(1, 2)
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
-        return self.get_submodule("out_proj")(
-            F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        )
+        parts = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 class BartEncoder(nn.Module):
@@ -144,27 +127,14 @@ class DomainLinear(nn.Module):
         return torch.baddbmm(self.bias.weight[domain][:, None], x, weight)
 
 
-class Attention(nn.Module):
-    """Full self-attention; one product makes queries, keys and values."""
-
-    def __init__(self, config: XVLAConfig) -> None:
-        super().__init__()
-        self._heads = config.heads
-        self.qkv, self.proj = nn.Linear(config.width, 3 * config.width), nn.Linear(config.width, config.width)
-
-    def forward(self, x: Tensor, rows: int) -> Tensor:
-        """x [B, T, W] -> what goes into `proj` [B, rows, W], of the first rows."""
-        qkv = product(x, self.qkv.weight, self.qkv.bias).unflatten(2, (3, self._heads, -1))
-        return attention(qkv[:, :rows, 0], qkv[:, :, 1], qkv[:, :, 2])
-
-
 class Layer(nn.Module):
     """A pre-norm layer."""
 
     def __init__(self, config: XVLAConfig) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
-        self.attn, self.mlp = Attention(config), MLP(config.width, config.mlp)
+        self.attn = Attention(config.width, config.heads)
+        self.mlp = MLP(config.width, config.mlp)
 
     def forward(self, stream: ResidualStream, rows: int) -> None:
         """rows: how many of the first ones go on; the others are only read."""
@@ -208,7 +178,9 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, t: Tensor, state: Tensor, rows: Tensor, domain: Tensor) -> Tensor:
         """x [B, H, A], t [B], state [B, S], rows [B, P, W] -> clean actions [B, H, A], in the dtype of x."""
         horizon, dtype = x.shape[1], self.pos_emb.dtype
-        about = torch.cat((state.to(dtype), time_embedding(t.to(dtype), self._config.time_dim)), dim=1)
+        half = self._config.time_dim // 2
+        sin, cos = sinusoid(t.to(dtype), half, half, SLOWEST)
+        about = torch.cat((state.to(dtype), cos.to(dtype), sin.to(dtype)), dim=1)
         inner = torch.cat((x.to(dtype), about[:, None].expand(-1, horizon, -1)), dim=2)
         actions = self.action_encoder(inner, domain) + self.pos_emb[:, :horizon]
         hidden = torch.cat((actions, rows), dim=1)

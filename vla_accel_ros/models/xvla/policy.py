@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vla_accel_ros.models.network_policy import HostInputs
 from vla_accel_ros.models.policy import Policy
 from vla_accel_ros.models.processing.checks import check_prompt, check_words
-from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule
+from vla_accel_ros.models.processing.pixels import CORNER, TORCH, PixelRule, cornered
 from vla_accel_ros.models.xvla.config import XVLAConfig
 from vla_accel_ros.models.xvla.grippers import GRIPPERS
 from vla_accel_ros.models.xvla.model import XVLA
@@ -46,13 +45,9 @@ PIXELS = PixelRule(TORCH, CORNER, (_levels() + 1.0) / 2.0, border=0.0)
 
 def resize_normalised(image: Tensor, size: int) -> Tensor:
     """uint8 [H, W, 3] -> float32 [3, size, size], normalised, on its device: aspect kept, lower right."""
-    height, width = image.shape[:2]
-    ratio = max(width / size, height / size)
-    inner = max(1, int(height / ratio)), max(1, int(width / ratio))
     unit = image.permute(2, 0, 1).float() / 255.0
-    unit = torch.stack([(channel - mean) / std for channel, mean, std in zip(unit, MEAN, STD, strict=True)])
-    resized = F.interpolate(unit[None], size=inner, mode="bilinear", align_corners=False)[0]
-    return F.pad(resized, (size - inner[1], 0, size - inner[0], 0))
+    channels = zip(unit, MEAN, STD, strict=True)
+    return cornered(torch.stack([(channel - mean) / std for channel, mean, std in channels]), size)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from seated import Seated
 
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.stages.denoise.captured_seats import CapturedSeats
-from vla_accel_ros.engine.stages.denoise.seats import PlainSeats
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart, PlainSeats
 from vla_accel_ros.engine.stages.stages import Stages
 from vla_accel_ros.models.flow.sampling import TIME_RULES, Flow, sample
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
@@ -160,7 +160,7 @@ def test_captured_steps_take_prefixes_of_their_pool_only(model: Pi) -> None:
     pool = KVPool(model.config.prefix, 1, 24, torch.device("cpu"), torch.float32)
     chunk, seats = make_chunk(model, 0), CapturedSeats(Stages(model, pool), 2, 4)
     with pytest.raises(ValueError, match="slot"):
-        seats.take(0, chunk.x, chunk.state, chunk.kv)
+        seats.take(0, ChunkStart(chunk.x, chunk.state, chunk.kv))
 
 
 @pytest.mark.gpu
@@ -172,7 +172,7 @@ def test_a_step_of_some_seats_makes_the_host_wait_for_nothing() -> None:
     noise = torch.zeros(1, config.horizon, config.action_dim)
     state = torch.zeros(1, config.state_dim)
     for seat in range(3):
-        seats.take(seat, noise, state, pool.span(0, 0, 3))
+        seats.take(seat, ChunkStart(noise, state, pool.span(0, 0, 3)))
     seats.step([0, 1, 2])
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.denoise.denoise import Denoise, Form, check_fits
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart
 from vla_accel_ros.engine.stages.denoise.wide import Wide
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, HostRing, Inputs
 from vla_accel_ros.engine.stages.stages import Stages, powers_of_two
 from vla_accel_ros.kernels.ops import Ops
 from vla_accel_ros.kernels.reference.flow import Guide
-from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending
-from vla_accel_ros.models.layers.packed import Part, Span
+from vla_accel_ros.models.layers.packed import Span
 
 WIDE_ROWS = 96
 """Rows of a step from which cuBLAS is faster than the kernels for few rows: two chunks, on an H200."""
@@ -185,16 +185,9 @@ class CapturedSeats:
         return partition
 
     @torch.inference_mode()
-    def take(
-        self,
-        seat: int,
-        noise: Tensor,
-        state: Tensor | None,
-        kv: Part,
-        guide: Inpainting | None = None,
-        joints: int | None = None,
-    ) -> None:
+    def take(self, seat: int, start: ChunkStart) -> None:
         """See Seats. Raises ValueError for a prefix outside the pool, and for a guide of another shape."""
+        noise, state, kv, guide, joints = start
         if not isinstance(kv, Span) or kv.keys is not self._pool.k or kv.start:
             raise ValueError("a prefix is not a slot of the stages' pool from its first token on")
         stage, form = self.stage, Form.of(guide)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,22 @@ from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Flow, Pending, Samples, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.layers.packed import FlowStep, velocities
+
+
+class ChunkStart(NamedTuple):
+    """A chunk before its first step.
+
+    noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: the Part of its prefix,
+    or what plain steps read of it by name, which the caller holds until the chunk is finished or dropped;
+    guide: what it must agree with; joints: numbers of an action that its magnitudes count, None = the seats'
+    default.
+    """
+
+    noise: Tensor
+    state: Tensor | None
+    kv: Any
+    guide: Inpainting | None = None
+    joints: int | None = None
 
 
 class Seats(Protocol):
@@ -31,22 +47,8 @@ class Seats(Protocol):
     def prepare(self) -> None:
         """Do ahead what would delay the first chunk."""
 
-    def take(
-        self,
-        seat: int,
-        noise: Tensor,
-        state: Tensor | None,
-        kv: Any,
-        guide: Inpainting | None = None,
-        joints: int | None = None,
-    ) -> None:
-        """Put a chunk into a seat, before its first step.
-
-        noise float32 [1, H, A]; state float [1, S], normalised, for pi0, else None; kv: the Part of
-        its prefix, or what plain steps read of it by name, which the caller holds until the chunk is finished
-        or dropped; guide: what it must agree with; joints: numbers
-        of an action that its magnitudes count, None = the seats' default.
-        """
+    def take(self, seat: int, start: ChunkStart) -> None:
+        """Put a chunk into a seat, before its first step."""
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
         """Replace the states of chunks in seats for their next steps: float [1, S] as in `take`, by seat."""
@@ -93,24 +95,16 @@ class PlainSeats:
     def prepare(self) -> None:
         pass
 
-    def take(
-        self,
-        seat: int,
-        noise: Tensor,
-        state: Tensor | None,
-        kv: Any,
-        guide: Inpainting | None = None,
-        joints: int | None = None,
-    ) -> None:
-        device, x = noise.device, noise.float()
+    def take(self, seat: int, start: ChunkStart) -> None:
+        device, x, guide = start.noise.device, start.noise.float(), start.guide
         if device not in self._on:
             self._on[device] = [torch.full((1,), time, device=device) for time in self._times]
         if guide is not None:
             target = guide.target.to(x)[None]
             guide = replace(guide, target=target[0], weights=guide.weights.to(x))
             x = torch.cat((target[:, : guide.committed], x[:, guide.committed :]), dim=1)
-        self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], joints or self._joints
-        self._due[seat] = FlowStep(x, self._time(0, device, guide), state, kv)
+        self._guides[seat], self._moved[seat], self._counted[seat] = guide, [], start.joints or self._joints
+        self._due[seat] = FlowStep(x, self._time(0, device, guide), start.state, start.kv)
         self._before[seat] = torch.zeros_like(x)
 
     def restate(self, states: Mapping[int, Tensor]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +21,11 @@ from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.kv.results import Results
 from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.stages.denoise.denoise import Form, Guides
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart
 from vla_accel_ros.engine.stages.memory.host_buffers import Readback
 from vla_accel_ros.engine.stages.plain.prefix import PlainFrame, PlainPrefix, Resize
 from vla_accel_ros.engine.stages.plain.step import PlainChunk, PlainOpening, PlainStep
 from vla_accel_ros.engine.stages.stage import Stage
-from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.models.micro_requests import ACTIONS, DENOISE
@@ -120,7 +119,7 @@ class PlainStages:
         for seat in self._places:
             chunk = self.chunk(1, seat)
             noise = torch.zeros(1, policy.config.horizon, policy.config.action_dim)
-            chunk.begin(noise, self._any_state(), self.results.of(slot), None, policy.joints)
+            chunk.begin(ChunkStart(noise, self._any_state(), self.results.of(slot)))
             with self.denoising():
                 for chunk.form in forms:
                     self._choose(chunk)
@@ -198,13 +197,12 @@ class PlainStages:
         for a policy that takes a state; the slot of the prefix; guides: what it must agree with,
         None = nothing; joints: numbers of an action that magnitudes count, None = the policy's.
         """
-        (slot,), (guide,) = slots, guides or (None,)
-        (counted,) = joints or (self.policy.joints,)
+        (slot,), (guide,), (counted,) = slots, guides or (None,), joints or (None,)
         with self.denoising():
             if steps not in self._chunks:
                 self._chunks[steps] = self.chunk(steps)
             chunk = self._chunks[steps]
-            chunk.begin(noise, state, self.results.of(slot), guide, counted)
+            chunk.begin(ChunkStart(noise, state, self.results.of(slot), guide, counted))
             self.advance(chunk, steps)
             return chunk.pending()
 
@@ -278,20 +276,11 @@ class CapturedPlainSeats:
         """Does nothing: `PlainStages.build` captures the steps."""
 
     @torch.inference_mode()
-    def take(
-        self,
-        seat: int,
-        noise: Tensor,
-        state: Tensor | None,
-        kv: Any,
-        guide: Inpainting | None = None,
-        joints: int | None = None,
-    ) -> None:
+    def take(self, seat: int, start: ChunkStart) -> None:
         """See Seats; kv: what the steps read of the frame, by name. Raises ValueError for a guide of another
         shape."""
         with self._stages.denoising():
-            counted = joints or self._stages.policy.joints
-            self._chunks[seat].begin(noise, state, kv, guide, counted)
+            self._chunks[seat].begin(start)
 
     def restate(self, states: Mapping[int, Tensor]) -> None:
         """See Seats."""

@@ -18,10 +18,10 @@ from torch import Tensor
 from vla_accel_ros.engine.kv.pool import KVPool
 from vla_accel_ros.engine.recent import Recent
 from vla_accel_ros.engine.stages.denoise.denoise import Form, check_fits
+from vla_accel_ros.engine.stages.denoise.seats import ChunkStart
 from vla_accel_ros.engine.stages.memory.host_buffers import Field, Inputs, Readback
 from vla_accel_ros.engine.stages.plain.kernels import PlainStage, by_kernels
 from vla_accel_ros.engine.stages.plain.prefix import Rooms, Shapes, shapes_of
-from vla_accel_ros.models.flow.rtc import Inpainting
 from vla_accel_ros.models.flow.sampling import Pending, flow_steps, flow_times
 from vla_accel_ros.models.flow.solver import EULER, extrapolated, rates
 from vla_accel_ros.models.micro_requests import DENOISE, STATE
@@ -57,19 +57,13 @@ class PlainChunk:
         self.before, self.update = (torch.zeros_like(self.readback.x) for _ in range(2))
         self.kept: Mapping[str, Any] = {}
         self.opening: tuple[Mapping[str, Any], int] = {}, 0
-        self.form, self.at, self.joints = Form.FREE, 0, policy.joints
+        self.form, self.at, self._joints = Form.FREE, 0, policy.joints
+        self.joints = self._joints
 
-    def begin(
-        self,
-        noise: Tensor,
-        state: Tensor | None,
-        kept: Mapping[str, Any],
-        guide: Inpainting | None,
-        joints: int,
-    ) -> None:
-        """noise float32 [1, H, A] and, for a policy that takes a state, state float32 [1, S], on host or
-        device; kept: the results of the frame, by name; joints: numbers of an action that magnitudes count.
-        Does not block. Raises ValueError for a guide of another shape."""
+    def begin(self, start: ChunkStart) -> None:
+        """Noise and state are on host or device; kv: the results of the frame, by name; joints: None = the
+        policy's. Does not block. Raises ValueError for a guide of another shape."""
+        noise, state, kept, guide, joints = start
         check_fits(guide, self._shape)
         steps = len(self._times)
         strengths = [0.0] * steps if guide is None else guide.strengths(self._times)
@@ -92,7 +86,7 @@ class PlainChunk:
         if guide is not None:
             committed = slice(0, guide.committed)
             self.readback.x[:, committed].copy_(self.given["target"][:, committed])
-        self.kept, self.form, self.at, self.joints = kept, Form.of(guide), 0, joints
+        self.kept, self.form, self.at, self.joints = kept, Form.of(guide), 0, joints or self._joints
 
     def pending(self) -> Pending:
         """The chunk as it is in the current stream's order, on its way to the host."""

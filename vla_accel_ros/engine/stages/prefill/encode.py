@@ -132,19 +132,12 @@ class Encode(Layered):
 class EncodeFp8(Encode):
     """Encode with fp8 products. small: the image encoder's layers; other arguments: see Encode."""
 
-    def __init__(
-        self,
-        model: Foldable,
-        ops: Ops,
-        images: int,
-        rule: PixelRule,
-        small: Sequence[SmallVision],
-        tower: LayerRing | None = None,
-    ) -> None:
-        super().__init__(model, ops, images, rule, tower)
-        self._small, sizes, rows = small, model.config.vision, self._x.shape[0]
-        self._normed_rows = Rows.place(rows, sizes.width, self.device)
-        self._fed_rows = Rows.place(rows, sizes.mlp, self.device)
+    def __init__(self, *arguments: Any, small: Sequence[SmallVision]) -> None:
+        super().__init__(*arguments)
+        self._small = small
+        self._normed_rows, self._fed_rows = (
+            Rows.place(len(exact), exact.shape[1], self.device) for exact in (self._normed, self._fed)
+        )
 
     def _layer(self, index: int, left: Any) -> Any:
         ops, rows, small = self.ops, self._normed_rows, self._small[index]

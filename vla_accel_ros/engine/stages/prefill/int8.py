@@ -12,27 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from vla_accel_ros.engine.stages.int8 import Int8Layer, Int8Vision, Places, columns, smoothed
-from vla_accel_ros.engine.stages.memory.offload import LayerRing
 from vla_accel_ros.engine.stages.prefill.encode import Encode
 from vla_accel_ros.engine.stages.prefill.prefill import Prefill
-from vla_accel_ros.kernels.ops import Ops
-from vla_accel_ros.models.processing.pixels import PixelRule
-from vla_accel_ros.models.smolvla.folding import Foldable
 
 
 class EncodeInt8(Encode):
     """Encode with int8 rows. small: the image encoder's layers; other arguments: see Encode."""
 
-    def __init__(
-        self,
-        model: Foldable,
-        ops: Ops,
-        images: int,
-        rule: PixelRule,
-        small: Sequence[Int8Vision],
-        tower: LayerRing | None = None,
-    ) -> None:
-        super().__init__(model, ops, images, rule, tower)
+    def __init__(self, *arguments: Any, small: Sequence[Int8Vision]) -> None:
+        super().__init__(*arguments)
         self._small = small
         self._narrow, self._wide = Places.beside(self._normed), Places.beside(self._fed)
         self._norms = [
