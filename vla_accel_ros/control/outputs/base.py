@@ -12,8 +12,28 @@ from vla_accel_ros.control.outputs.output import Clock, Controller, Output, Stre
 from vla_accel_ros.control.trajectory import Trajectory
 
 
-class BaseOutput(Output):
-    """buffer: takes the chunks' columns of the base; trajectories are for the joints."""
+class OfTwists(Output):
+    """What a controller is sent that is moved by a buffer of twists alone; trajectories are for the
+    joints."""
+
+    _buffer: TwistBuffer
+    _clock: Clock
+
+    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
+        """Does nothing."""
+
+    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
+        self._buffer.restart(now_ns, steady_ns(self._clock, now_ns))
+
+    def at_rest(self, now_ns: int) -> bool:
+        return self._buffer.at_rest(now_ns)
+
+    def values(self) -> dict[str, object]:
+        return {f"chunks {verdict}": count for verdict, count in self._buffer.counts.items()}
+
+
+class BaseOutput(OfTwists):
+    """buffer: takes the chunks' columns of the base."""
 
     def __init__(
         self, controller: Controller, buffer: TwistBuffer, channel: StreamChannel, clock: Clock
@@ -21,25 +41,13 @@ class BaseOutput(Output):
         super().__init__(controller)
         self._buffer, self._channel, self._clock = buffer, channel, clock
 
-    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Does nothing: the base moves by the buffer alone."""
-
     def begin(self) -> None:
         self._buffer.forget()
-
-    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._buffer.restart(now_ns, steady_ns(self._clock, now_ns))
 
     def tick(self, now_ns: int) -> None:
         velocity = self._buffer.tick(now_ns, steady_ns(self._clock, now_ns))
         if velocity is not None:
             self._channel.publish(velocity, now_ns)
 
-    def at_rest(self, now_ns: int) -> bool:
-        return self._buffer.at_rest(now_ns)
-
     def close(self) -> None:
         self._channel.close()
-
-    def values(self) -> dict[str, object]:
-        return {f"chunks {verdict}": count for verdict, count in self._buffer.counts.items()}

@@ -16,6 +16,7 @@ import numpy as np
 from vla_accel_ros.control.chunking.twist import TwistBuffer
 from vla_accel_ros.control.command_stream import JogStream
 from vla_accel_ros.control.limits.joint_limits import JointLimits
+from vla_accel_ros.control.outputs.base import OfTwists
 from vla_accel_ros.control.outputs.output import Clock, Controller, Output, by_name, steady_ns
 from vla_accel_ros.control.trajectory import Trajectory
 
@@ -150,26 +151,14 @@ class JointVelocityOutput(ServoOutput):
         self._jog.forget()
 
 
-class TwistOutput(ServoOutput):
-    """Hand velocities. buffer: takes the chunks of twists; trajectories are for the other joints."""
+class TwistOutput(OfTwists, ServoOutput):
+    """Hand velocities. buffer: takes the chunks of twists."""
 
     def __init__(
         self, controller: Controller, buffer: TwistBuffer, channel: ServoChannel, clock: Clock
     ) -> None:
         super().__init__(controller, channel, clock)
         self._buffer, self._accepted = buffer, 0
-
-    def send(self, trajectory: Trajectory, decided_ns: int) -> None:
-        """Does nothing: the hand moves by the buffer alone."""
-
-    def stop(self, braking: Trajectory | None, now_ns: int) -> None:
-        self._buffer.restart(now_ns, steady_ns(self._clock, now_ns))
-
-    def at_rest(self, now_ns: int) -> bool:
-        return self._buffer.at_rest(now_ns)
-
-    def values(self) -> dict[str, object]:
-        return {f"chunks {verdict}": count for verdict, count in self._buffer.counts.items()}
 
     def _next(self, now_ns: int) -> np.ndarray | None:
         accepted = self._buffer.counts["accepted"] + self._buffer.counts["steered"]
