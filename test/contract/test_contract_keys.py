@@ -78,6 +78,15 @@ def test_a_preset_takes_other_pictures_and_answers(tmp_path):
     assert request["observation/wrist_image_left"].shape == (224, 224, 3)
 
 
+def test_a_state_that_is_off_is_not_sent(tmp_path):
+    keys = load(tmp_path, {"preset": "starvla", "state": False, "constants": {"unnorm_key": "franka"}})
+    assert write(keys, dict.fromkeys(IMAGES, PICTURE), np.arange(8.0), "go").keys() == {
+        "image",
+        "lang",
+        "unnorm_key",
+    }
+
+
 def asked(contract: Contract, actions: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
     """The request for the robot's observation, and the actions of the chunk that is made of the answer."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vla_accel_ros.contract.contract import Contract
+from vla_accel_ros.contract.sections.keys import keys_of
 from vla_accel_ros.nodes.running.environment import demo_contract
 from vla_accel_ros.types import Observation
 from vla_accel_ros.wire.asking import Asking
@@ -34,9 +35,9 @@ class Server:
 class Robot:
     """Asks at times of its own. An answer takes 3 steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, contract: Contract = CONTRACT) -> None:
         self.server, self.now_ns = Server(), 0
-        self.asking = Asking(CONTRACT, self.server, 0.0, Continuing(4, 0.0))
+        self.asking = Asking(contract, self.server, 0.0, Continuing(4, 0.0))
 
     def executes(self, as_they_are: bool = True, lead_s: float = 0.0, beginning: int = 1) -> None:
         assert self.asking.continuing is not None
@@ -63,6 +64,16 @@ def test_the_next_request_has_the_rows_that_are_executed_meanwhile(robot):
     np.testing.assert_allclose(chunk.actions[:5, 0], [5, 6, 7, 8, 104])  # executed as they were sent
     robot.ask(8)
     np.testing.assert_allclose(robot.server.requests[-1]["action_prefix"][:2, 0], [8, 104])
+
+
+def test_a_server_that_takes_only_the_rows_of_the_delay_gets_no_others():
+    robot = Robot(replace(CONTRACT, keys=replace(CONTRACT.keys, agreeing=False)))
+    robot.executes()
+    robot.ask(0)
+    robot.ask(5)
+    assert robot.server.requests[-1]["delay"] == 3
+    np.testing.assert_allclose(robot.server.requests[-1]["action_prefix"], ROWS[5 : 5 + 3])
+    assert not keys_of("picpp-pi06", ()).agreeing and keys_of("native", ()).agreeing
 
 
 @pytest.mark.parametrize("why", ["instruction", "beginning", "held", "past", "clock"])

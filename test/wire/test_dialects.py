@@ -141,6 +141,12 @@ def test_galaxea_steps_become_a_chunk_and_an_absent_gripper_holds():
     assert first["state"]["right_arm"].dtype == np.float32 and first["state"]["right_gripper"].tolist() == [7]
 
 
+def test_galaxea_parts_that_the_state_has_not_are_left_and_other_names_of_them_are_known():
+    parts = {"joint_position": np.full(7, 2.0), "gripper": np.ones(1), "left_gripper": np.zeros(1)}
+    actions = asked(galaxea({"action": parts, "need_obs": True, "cot_text": "pick"}), "galaxea-droid")
+    assert actions.tolist() == [[2] * 7 + [1]]
+
+
 def test_galaxea_with_other_parts_than_the_state_is_refused():
     server = galaxea({"action": {"left_arm": np.zeros(7)}, "need_obs": True})
     with pytest.raises(ServerError, match="left_arm"):
@@ -165,3 +171,4 @@ def test_starvla_gets_an_envelope_with_its_statistics_name():
     (example,) = sent["payload"]["examples"]
     assert sent["type"] == "infer" and sent["payload"]["unnorm_key"] == "franka"
     assert len(example["image"]) == 2 and example["lang"] == "put it away" and "unnorm_key" not in example
+    assert example["state"].shape == (1, 8) and example["state"].dtype == np.float32

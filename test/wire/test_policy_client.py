@@ -45,6 +45,9 @@ ANSWERS = {
     "action_chunk": {"action_chunk": ACTIONS},
     "a bare array": ACTIONS,
     "vLLM-Omni, by name": {"arm": ACTIONS.astype(np.float32)},
+    "vLLM-Omni, a batch of one": ACTIONS[None].astype(np.float32),
+    "a batch of one by name": {"arm": ACTIONS[None]},
+    "SGLang": {"request_id": None, "actions": ACTIONS, "parameters": {"num_inference_steps": 10}},
     "StarVLA": {"status": "ok", "ok": True, "data": {"actions": ACTIONS[None]}},
     "lists": {"actions": ACTIONS.tolist()},
 }
@@ -63,6 +66,12 @@ ERRORS = {
         "KeyError: 'state'",
     ),
     "vLLM-Omni": ({"type": "error", "message": "no session"}, "no session"),
+    "SGLang's traceback": (
+        {"error": "Traceback (most recent call last):\n" + 30 * " ...\n" + "RuntimeError: memory is full\n"},
+        "memory is full",
+    ),
+    "a batch of two": ({"actions": np.stack([ACTIONS, ACTIONS])}, "[2, 4, 3]"),
+    "vLLM-Omni, more parts": ({"arm": ACTIONS, "hand": ACTIONS}, "arm, hand"),
     "Galaxea": ({"error": {"code": 1, "message": "bad task"}}, "bad task"),
     "StarVLA": ({"status": "error", "ok": False, "error": {"message": "no image"}}, "no image"),
     "no actions": ({"status": "reset successful"}, "status"),

@@ -78,7 +78,8 @@ class Asking:
         contract = self._contract
         request = write(contract.keys, observation.images, observation.state, observation.instruction)
         observation.check_intact()
-        continued = {} if self.continuing is None else self.continuing.request(observation)
+        continuing = self.continuing
+        continued = {} if continuing is None else continuing.request(observation, contract.keys.agreeing)
         actions = self._client.infer(request | continued, self._deadline_s)
         joints = len(contract.action_names)
         if actions.shape[1] != joints:
@@ -97,6 +98,6 @@ class Asking:
             update_magnitudes=np.zeros(len(actions), np.float32),
             state=np.asarray(observation.state, np.float32),
         )
-        if self.continuing is not None:
-            self.continuing.made(chunk, observation.instruction, continued, now_ns())
+        if continuing is not None:
+            continuing.made(chunk, observation.instruction, continued, now_ns())
         return chunk

@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from vla_accel_ros.contract.sections.keys import OPENPI
 from vla_accel_ros.wire.arrays import MOST_BYTES, pack, unpack, unpack_any
-from vla_accel_ros.wire.dialects import DIALECT, ServerError, brief, check_error
+from vla_accel_ros.wire.dialects import DIALECT, ServerError, brief, check_error, last_line
 
 OPEN_S, CLOSE_S = 2.0, 0.2
 _LEAST_S = 1e-3  # 0 would be no limit
@@ -133,16 +133,11 @@ class PolicyClient:
     def _exchange(self, connection: ClientConnection, message: bytes, within_s: float) -> Any:
         answer = self._answer(connection, message, within_s)
         if isinstance(answer, str):
-            raise ServerError(f"the server reports: {_last_line(answer)}")
+            raise ServerError(f"the server reports: {last_line(answer) or 'nothing'}")
         try:
             return unpack_any(answer)
         except ValueError as error:
             raise ServerError(f"the answer cannot be read: {error}") from error
-
-
-def _last_line(text: str) -> str:
-    """Of a traceback, what it ends with."""
-    return brief((text.strip().splitlines() or ["nothing"])[-1])
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

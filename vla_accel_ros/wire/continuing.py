@@ -2,8 +2,9 @@
 
 A server that continues chunks (`vla serve`, pi.cpp's pi0.6) is sent `action_prefix`, float32 [n, D], the rows
 of the last chunk from the new observation on, and `delay`, how many of them will be past when the answer is
-executed, by the longest of the last answers. There is nothing to continue for the first chunk, after another
-instruction, and while the robot does not execute its chunks as they are (mode rtc).
+executed, by the longest of the last answers. pi0.6 takes n = delay only, and refuses a delay that its policy
+was not trained for. There is nothing to continue for the first chunk, after another instruction, and while
+the robot does not execute its chunks as they are (mode rtc).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Continuing:
         """What the side that executes chunks says: see chunking.guidance.Execution."""
         self._executing = (beginning, lead_s) if as_they_are else None
 
-    def request(self, observation: Observation) -> dict[str, Any]:
-        """What a request says of the last chunk, empty if there is nothing to continue."""
+    def request(self, observation: Observation, agreeing: bool = True) -> dict[str, Any]:
+        """What a request says of the last chunk, empty for nothing. agreeing: also rows after the delay."""
         executing, last = self._executing, self._last
         if executing is None or last is None or not self._ages_s:
             return {}
@@ -47,7 +48,7 @@ class Continuing:
         delay, rows = math.ceil(delay_s / chunk.step_dt_s - 1e-6), chunk.rest(observation.stamp_ns)
         if len(rows) < max(delay, 1):
             return {}
-        return {"delay": delay, "action_prefix": rows[: delay + self._agreeing].astype(np.float32)}
+        return {"delay": delay, "action_prefix": rows[: delay + agreeing * self._agreeing].astype(np.float32)}
 
     def made(self, chunk: Chunk, instruction: str, sent: dict[str, Any], now_ns: int) -> None:
         """A chunk came. sent: what `request` gave for it. The robot executes the rows that were sent."""

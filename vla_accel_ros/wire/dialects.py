@@ -2,7 +2,7 @@
 
 openpi: a map with `actions`, a bare array, or one array by its output's name; also pi.cpp and SGLang.
 vllm-omni: sessions, reset on each new connection. starvla: an envelope. galaxea: one step after another,
-asked for by empty maps, which become a chunk here; a part of an action that is absent stays as it was.
+asked for by empty maps, which become a chunk here; the state's parts count, an absent one stays as it was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from vla_accel_ros.contract.sections.keys import GALAXEA, OPENPI, STARVLA, VLLM_OMNI
 
 LETTERS = 300
+GALAXEA_NAMES = {"joint_position": "right_arm", "gripper": "right_gripper"}
+"""Other names that GalaxeaVLA's parts of an action may have."""
 MOST_ACTIONS, MOST_DIMS = 1024, 256
 Request = Mapping[str, Any]
 
@@ -82,9 +84,10 @@ class Galaxea(Openpi):
             action = answer.get("action") if isinstance(answer, dict) else None
             if not isinstance(action, dict) or not action:
                 raise ServerError("the answer has no action")
-            if parts and not action.keys() <= parts.keys():
+            action = {GALAXEA_NAMES.get(name, name): part for name, part in action.items()}
+            if parts and not action.keys() & parts.keys():
                 raise ServerError(f"the action has {_list(action)}, but the state has {_list(parts)}")
-            parts |= action
+            parts |= {name: part for name, part in action.items() if not state or name in parts}
             steps.append(np.concatenate([_numbers(part).ravel() for part in parts.values()]))
         if len({len(step) for step in steps}) != 1:
             raise ServerError("the steps of a chunk have different numbers of joints")
@@ -97,23 +100,21 @@ DIALECT: Mapping[str, type[Openpi]] = {
 
 
 def actions_of(answer: Any) -> np.ndarray:
-    """float32 [H, D] from an answer of any dialect of one answer. Raises ServerError."""
+    """float32 [H, D] from an answer of any dialect of one answer, [H, D] or [1, H, D]. Raises ServerError."""
     check_error(answer)
     if isinstance(answer, dict):
         data = answer.get("data")
-        if isinstance(data, dict) and "actions" in data:  # StarVLA: one of each example
-            batch = _numbers(data["actions"])
-            if batch.ndim != 3 or len(batch) != 1:
-                raise ServerError(f"the answer has actions of shape {list(batch.shape)}, not [1, H, D]")
-            return _checked(batch[0])
+        if isinstance(data, dict) and "actions" in data:  # StarVLA
+            answer = data
         values = [answer[name] for name in ("actions", "action_chunk") if name in answer]
-        arrays = [value for value in answer.values() if isinstance(value, np.ndarray) and value.ndim == 2]
+        arrays = [value for value in answer.values() if isinstance(value, np.ndarray) and value.ndim > 1]
         if not values and len(arrays) == 1:  # vLLM-Omni: by the name of the output
             values = arrays
         if not values:
             raise ServerError(f"the answer has no actions, but {_list(answer)}")
         answer = values[0]
-    return _checked(_numbers(answer))
+    actions = _numbers(answer)
+    return _checked(actions[0] if actions.ndim == 3 and len(actions) == 1 else actions)
 
 
 def check_error(answer: Any) -> None:
@@ -126,13 +127,18 @@ def check_error(answer: Any) -> None:
     )
     if kind == "error" or error or answer.get("ok") is False:
         message = error.get("message", error) if isinstance(error, dict) else error or answer.get("message")
-        text = "" if message is None else brief(str(message))
+        text = "" if message is None else last_line(str(message))
         raise ServerError(f"the server reports: {text or 'an error'}")
 
 
 def brief(text: str) -> str:
     """One line of what a server wrote."""
     return " ".join(text[: 4 * LETTERS].split())[:LETTERS]
+
+
+def last_line(text: str) -> str:
+    """Of a traceback, what it ends with."""
+    return brief((text.strip().splitlines() or [""])[-1])
 
 
 def _list(names: Mapping[Any, Any]) -> str:

@@ -44,11 +44,12 @@ def images_in(request: Mapping[str, Any], keys: Keys, image_names: Sequence[str]
 
 def state_in(request: Mapping[str, Any], keys: Keys) -> np.ndarray:
     """The state float32 [D] in the policy's units. Raises ValueError as images_in does."""
-    return np.concatenate([_part(request, path, count) for path, count in keys.state])
+    parts = [_part(request, path, count, 1 + keys.row) for path, count in keys.state]
+    return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
-def _part(request: Mapping[str, Any], path: Path, count: int) -> np.ndarray:
-    value = vector(_required(request, path), path, 1).ravel()
+def _part(request: Mapping[str, Any], path: Path, count: int, dims: int) -> np.ndarray:
+    value = vector(_required(request, path), path, dims).ravel()
     if count and len(value) != count:
         raise ValueError(f"{shown(path)} has {len(value)} numbers, not {count}")
     return value
@@ -87,7 +88,7 @@ def write(keys: Keys, images: Mapping[str, np.ndarray], state: np.ndarray, promp
         side = keys.size or 224
         _put(request, path, _sent(np.zeros((side, side, 3), np.uint8), keys))
     for path, part in zip((path for path, _ in keys.state), split(keys, state), strict=True):
-        _put(request, path, part)
+        _put(request, path, part[None] if keys.row else part)
     for path, value in keys.constants.items():
         _put(request, path, value)
     _put(request, keys.prompt[0], prompt)
@@ -96,6 +97,8 @@ def write(keys: Keys, images: Mapping[str, np.ndarray], state: np.ndarray, promp
 
 def split(keys: Keys, state: np.ndarray) -> list[np.ndarray]:
     """The vectors of a state [D]. Raises ValueError for another length than theirs."""
+    if not keys.state:
+        return []
     counts = [count for _, count in keys.state]
     needed, free = sum(counts), not all(counts)
     if len(state) < needed + free or (len(state) > needed and not free):

@@ -73,7 +73,8 @@ class VlaAccelPolicy(PreTrainedPolicy):
         if prev_chunk_left_over is not None:
             prefix = prev_chunk_left_over.float().cpu().numpy()
             prefix = prefix[: 1 + max(np.flatnonzero(prefix.any(axis=1)), default=-1)]
-            further = {"action_prefix": prefix, "delay": min(inference_delay or 0, len(prefix))}
+            delay = min(inference_delay or 0, len(prefix))
+            further = {"action_prefix": prefix if self._keys.agreeing else prefix[:delay], "delay": delay}
         chunks = []
         for index, (state, task) in enumerate(zip(states, _tasks(batch, len(states)), strict=True)):
             images = {name: values[index] for name, values in pictures.items()}

@@ -23,7 +23,7 @@ from vla_accel_ros import EngineConfig, Observation
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.operator import Operator
-from vla_accel_ros.nodes.inference.action_chunks import service_kind
+from vla_accel_ros.nodes.inference.action_chunks import agreement, service_kind
 from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
@@ -119,6 +119,10 @@ def test_chunk_before_is_continued_and_a_new_episode_continues_nothing(operator,
         for a in (continued, anew)
     ]
     assert apart[0] < 0.8 * apart[1]
+
+
+def test_chunk_agrees_with_as_many_rows_after_the_frozen_ones_as_asked():
+    assert [agreement(4, horizon, 8) for horizon in (0, 2, 100)] == [8, 6, 8]
 
 
 @pytest.mark.parametrize(

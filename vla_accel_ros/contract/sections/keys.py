@@ -26,14 +26,15 @@ class Keys:
     """Where each part of an observation is.
 
     images: picture -> its key. by_order: the names are the preset's own, so the policy's pictures are these
-    in its order. state: the vectors that make the state, with their lengths; 0 for the rest. prompt: the
-    first one that is there. optional: pictures after the first may be absent.
+    in its order. state: the vectors that make the state, with their lengths, 0 for the rest; empty to leave
+    it out. prompt: the first one that is there. optional: pictures after the first may be absent.
 
     Of a client: size, the side of the pictures that it sends, 0 for the camera's; channels_first; turned, by
-    half a turn; single, whether the state is float32; constants and blank, what it sends besides: values, and
-    black pictures. continues: whether the server takes delay and action_prefix. dialect: the form of requests
-    and answers. answers: what an action is, as a contract names it: joints (absolute positions), velocities
-    of them, hands or twist; "" for what the contract says.
+    half a turn; single, whether the state is float32; row, whether it is [1, n]; constants and blank, what it
+    sends besides: values, and black pictures. continues: whether the server takes delay and action_prefix;
+    agreeing: also rows after the delay. dialect: the form of requests and answers. answers: what an action
+    is, as a contract names it: joints (absolute positions), velocities of them, hands or twist; "" for what
+    the contract says.
     """
 
     images: Mapping[str, Path]
@@ -45,9 +46,11 @@ class Keys:
     channels_first: bool = False
     turned: bool = False
     single: bool = False
+    row: bool = False
     constants: Mapping[Path, Any] = field(default_factory=dict)
     blank: tuple[Path, ...] = ()
     continues: bool = False
+    agreeing: bool = True
     dialect: str = OPENPI
     answers: str = ""
 
@@ -112,12 +115,13 @@ def _by_name(name: str, images: Sequence[str]) -> Keys | None:
             single=True,
         )
     if name == "picpp-pi06":
-        return Keys({image: (image,) for image in images}, single=True)
+        return Keys({image: (image,) for image in images}, single=True, agreeing=False)
     if name == "starvla":
         return Keys(
             {image: ("image", index) for index, image in enumerate(images)},
             prompt=(("lang",),),
             single=True,
+            row=True,
             dialect=STARVLA,
         )
     return None
@@ -143,7 +147,9 @@ def read_keys(file: Fields, images: Sequence[str]) -> Keys:
     changes = dict[str, Any]()
     if fields.has("images"):
         changes |= {"images": _pictures(fields, images), "by_order": False, "optional": False}
-    if fields.has("state"):
+    if fields.take_off("state"):
+        changes["state"] = ()
+    elif fields.has("state"):
         counts = fields.named_numbers("state")
         changes["state"] = tuple((path_of(key), _count(fields, key, n)) for key, n in counts.items())
     if fields.has("prompt"):

@@ -176,7 +176,8 @@ class ActionChunks:
                 f"[steps, {width}]"
             )
         rows = np.array(previous.data, np.float32).reshape(shape)
-        delay, end = request.frozen_prefix_steps, min(request.guidance_horizon or len(rows), len(rows))
+        delay = request.frozen_prefix_steps
+        end = agreement(delay, request.guidance_horizon, len(rows))
         if not np.isfinite(rows).all() or len(rows) > MOST_ACTIONS or delay > len(rows):
             raise ValueError(
                 f"previous_action_chunk has {len(rows)} rows and frozen_prefix_steps is {delay}: give finite "
@@ -184,7 +185,7 @@ class ActionChunks:
             )
         if policy.chain.acts != DENOISE:
             raise ValueError(f"{policy.config.kind} denoises nothing and continues no chunk: set new_episode")
-        return Guidance.continuing(policy, rows, delay, max(end, delay), state, self._engine.config.steps)
+        return Guidance.continuing(policy, rows, delay, end, state, self._engine.config.steps)
 
     def _fill(self, response: Any, chunk: Chunk, order: list[str]) -> None:
         """The chunk, with joints in the order of the request if it named exactly these."""
@@ -206,6 +207,11 @@ class ActionChunks:
             MultiArrayDimension(label="steps", size=rows, stride=rows * width),
             MultiArrayDimension(label="width", size=width, stride=width),
         ]
+
+
+def agreement(frozen: int, horizon: int, rows: int) -> int:
+    """How many rows a new chunk agrees with. horizon: of those after the frozen ones; 0: all."""
+    return min(frozen + (horizon or rows), rows)
 
 
 def _pixels(name: str, message: Any) -> np.ndarray:
