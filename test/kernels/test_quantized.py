@@ -259,7 +259,6 @@ def test_fp4_weights_are_made_in_blocks_of_rows_and_cut_anywhere(monkeypatch: py
     assert made.nbytes == whole.nbytes == 640 * (64 + 8 + 4)
 
 
-@dtypes
 def test_passes_leave_fp4_rows(dtype: torch.dtype) -> None:
     draw, width = Drawing(8), 192
     x, weight = draw(140, width, dtype=dtype), draw(width, spread=0.3)
