@@ -97,7 +97,7 @@ def number(data: Mapping[str, Any], field: str, default: float | None = None) ->
 def whole(data: Mapping[str, Any], field: str, default: int | None = None, least: int = 1) -> int:
     """Return the whole number under the last part of `field`. Raises ValueError naming the field if it is
     none, or less than `least`."""
-    value = data.get(field.rpartition(".")[2])
+    value = data.get(field.rpartition(".")[2]) if isinstance(data, Mapping) else None
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {least}.")

@@ -149,8 +149,9 @@ class Policy(NetworkPolicy):
         `inputs` does."""
         self._check_shape(state)
         whole = self.state_normalizer.padded(state)
+        normal = self.state_normalizer.normalize(whole, np.float32)[: self.config.state_dim]
         padded = np.zeros(self.config.state_dim, np.float32)
-        padded[: len(whole)] = self.state_normalizer.normalize(whole, np.float32)
+        padded[: len(normal)] = normal
         if not np.isfinite(padded).all():
             self._check_state(state)
             joint = int(np.flatnonzero(~np.isfinite(padded))[0])
@@ -200,8 +201,13 @@ class Policy(NetworkPolicy):
             joint = int(np.flatnonzero(~np.isfinite(state))[0])
             raise ValueError(f"observation.state[{joint}] is {state[joint]}; the joint state must be finite.")
 
+    @property
+    def most_states(self) -> int:
+        """Largest size of a robot's state."""
+        return min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
+
     def _check_shape(self, state: np.ndarray) -> None:
-        state_dim = min(self.state_normalizer.size or self.config.state_dim, self.config.state_dim)
+        state_dim = self.most_states
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
             shape = (
                 f"an array of {state.dtype}"

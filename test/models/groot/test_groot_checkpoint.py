@@ -11,7 +11,9 @@ import pytest
 import torch
 from folders import edit_json, edit_weights, refused, same_weights
 from groot_builders import DATA, KINDS, LAYOUTS, OTHER, TAG, add_embodiment, make_groot_folder
+from groot_oracle import GrootOracle
 
+from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.models.checkpoints.checkpoint import describe, load_policy, with_statistics
 from vla_accel_ros.models.checkpoints.conversion import convert
 from vla_accel_ros.models.groot.config import GrootConfig
@@ -116,6 +118,18 @@ def test_layers_beyond_the_cut_are_left_out(tmp_path: Path) -> None:
     assert load(folder).config.text.depth == 3
 
 
+def test_features_are_those_before_what_the_vision_adds_to_the_last_kept_layer(tmp_path: Path) -> None:
+    """recorded: lerobot 7427f318 with select_layer 3, of the recording's first frame."""
+    recorded = [-0.53327, 2.016305, 0.044837, -0.398851, -1.697194, 1.159695]
+    folder = make_groot_folder(tmp_path / "cut")
+    edit_json(folder / "config.json", lambda data: data.update(select_layer=3))
+    oracle = GrootOracle.load("groot_n1_7/checkpoint")
+    engine = Engine(load(folder), steps=len(oracle["timesteps"]))
+    with engine.observe(oracle.observation()) as prefix:
+        chunk = engine.act(prefix, noise=oracle["noise"][0].numpy())
+    assert chunk.actions.flatten()[::30].tolist() == pytest.approx(recorded, abs=1e-5)
+
+
 def test_an_unknown_field_is_refused_wherever_it_stands(tmp_path: Path) -> None:
     folder = make_groot_folder(tmp_path / "folder")
     edit_json(folder / "config.json", lambda data: data["diffusion_model_cfg"].update(gated=True))
@@ -179,6 +193,39 @@ def drop(*path: str) -> Any:
             lambda data: data["processor_kwargs"].update(crop_fraction="most"),
             ("crop_fraction", "most"),
         ),
+        (
+            "processor_config.json",
+            lambda data: first(data, "action")["action_configs"].__setitem__(0, 3),
+            ("action_configs[0]", "3", "relative"),
+        ),
+        (
+            "processor_config.json",
+            lambda data: first(data, "action")["action_configs"][1].update(rep="DELTA"),
+            ("action_configs[1].rep", "DELTA", "relative"),
+        ),
+        (
+            "processor_config.json",
+            lambda data: first(data, "action").update(delta_indices=9),
+            ("delta_indices", "9", "list"),
+        ),
+        (
+            "processor_config.json",
+            lambda data: data["processor_kwargs"].update(letter_box_transform="no"),
+            ("letter_box_transform", "'no'", "true"),
+        ),
+        ("embodiment_id.json", lambda data: data.update({TAG: 5}), (TAG, "5", "0 to 4")),
+        (
+            "backbone/preprocessor_config.json",
+            lambda data: data.update(image_mean=[0.4, 0.5, 0.5]),
+            ("image_mean", "0.4"),
+        ),
+        (
+            "backbone/preprocessor_config.json",
+            lambda data: data["size"].update(shortest_edge="x"),
+            ("preprocessor_config.json", "shortest_edge", "'x'"),
+        ),
+        ("backbone/config.json", lambda data: data.update(vision_config=3), ("num_heads",)),
+        ("config.json", lambda data: data.update(model_type=[]), ("model_type", "[]")),
         ("backbone/config.json", drop("vision_config", "num_heads"), ("num_heads",)),
         ("backbone/config.json", drop("text_config", "rope_parameters", "rope_theta"), ("rope_theta",)),
         ("backbone/config.json", drop("text_config", "rope_parameters", "mrope_section"), ("mrope_section",)),

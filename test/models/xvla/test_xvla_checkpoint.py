@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from folders import edit_json, edit_weights, refused, same_weights
@@ -68,6 +69,52 @@ def test_microsofts_names_are_the_same_weights(folder: Path, tmp_path: Path) -> 
     assert same_weights(load_policy(folder), native)
 
 
+def with_an_empty_camera(folder: Path) -> None:
+    empty = {"type": "VISUAL", "shape": [3, 64, 64]}
+    change = {"observation.images.empty_camera_0": empty}
+    edit_json(folder / "config.json", lambda c: c["input_features"].update(change))
+    edit_json(folder / "config.json", lambda c: c.update(empty_cameras=1))
+
+
+def without_soft_prompts(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda c: c.update(len_soft_prompts=0))
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("model.transformer.soft_prompt_hub.weight")
+    save_file(tensors, folder / "model.safetensors")
+
+
+def with_more_states_than_room(folder: Path) -> None:
+    def normalise(data: Any) -> None:
+        (step,) = [s for s in data["steps"] if s["registry_name"] == "normalizer_processor"]
+        step["config"]["norm_map"]["STATE"] = "MEAN_STD"
+        step["state_file"] = "statistics.safetensors"
+
+    edit_json(folder / "policy_preprocessor.json", normalise)
+    moments = {"mean": torch.arange(24) / 24, "std": torch.arange(1, 25) / 12}
+    save_file({f"observation.state.{k}": v for k, v in moments.items()}, folder / "statistics.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "recorded"),
+    [
+        (with_an_empty_camera, (), [0.134165, 0.082316, 0.136171, 0.127765, 0.132845]),
+        (without_soft_prompts, (), [0.100532, 0.040356, 0.102323, 0.089921, 0.098212]),
+        (with_more_states_than_room, (5, 6, 7, 8), [0.502425, 0.464081, 0.498008, 0.488486, 0.491274]),
+    ],
+)
+def test_a_changed_folder_is_the_published_codes(
+    folder: Path, change: Callable[[Path], None], more: tuple[float, ...], recorded: list[float]
+) -> None:
+    """recorded: lerobot 7427f318 of the same folder, changed, on the recorded frame. It counts an empty
+    camera twice if config.json lists it, and cuts a state that is longer than max_state_dim."""
+    oracle = XVLAOracle.load("xvla/checkpoint", whole_folder("xvla/checkpoint", folder.parent / "whole"))
+    change(folder)
+    engine, frame = Engine(load_policy(folder), steps=10), oracle.observation
+    with engine.observe(replace(frame, state=np.array([*frame.state, *more], np.float32))) as prefix:
+        chunk = engine.act(prefix, noise=oracle["noise"][0].numpy())
+    assert chunk.actions.flatten()[::40].tolist() == pytest.approx(recorded, abs=1e-5)
+
+
 def test_a_folder_says_its_sizes_domain_and_actions(folder: Path) -> None:
     said = describe(folder)
     assert not said.missing
@@ -80,6 +127,10 @@ def test_a_folder_says_its_sizes_domain_and_actions(folder: Path) -> None:
     [
         (lambda c: c.update(action_mode="gripper9"), ("action_mode", "gripper9", "ee6d")),
         (lambda c: c.update(resize_imgs_with_padding=None), ("resize_imgs_with_padding", "[224, 224]")),
+        (
+            lambda c: c["input_features"]["observation.images.image2"].update(type=5),
+            ("image2", "5", "VISUAL"),
+        ),
         (lambda c: c.update(domain_feature_key="domain"), ("domain_feature_key", "domain")),
         (lambda c: c.update(flow_schedule="cosine"), ("flow_schedule",)),
         (lambda c: c["florence_config"]["vision_config"].update(qkv_bias=False), ("qkv_bias",)),

@@ -23,28 +23,32 @@ from vla_accel_ros.models.processing.lerobot_processors import (
 from vla_accel_ros.models.processing.ranges import trained_range
 
 EMPTY = IMAGES + "empty_camera_"
+FEATURES = ("ACTION", "ENV", "LANGUAGE", "REWARD", "STATE", "VISUAL")
 STEPS, USUAL_STEPS = ("num_inference_steps", "num_steps"), 10
 """Fields of config.json with the number of denoising steps, and the one of every public policy."""
 
 
 def lerobot_cameras(data: Mapping[str, Any], where: str = "") -> tuple[str, ...]:
     """Return the camera names of a config.json in prefix order, without those that lerobot calls empty and
-    never fills. where: begins an error. Raises ValueError if there are none."""
-    names = [name for name in features_of(data, "input_features", "VISUAL") if not name.startswith(EMPTY)]
+    never fills. where: begins an error. Raises ValueError if there are none, and as features_of does."""
+    features = features_of(data, "input_features", "VISUAL", where)
+    names = [name for name in features if not name.startswith(EMPTY)]
     if not names:
         raise ValueError(f"{where}input_features names no camera (type VISUAL); copy config.json again.")
     return tuple(name.removeprefix(IMAGES).removeprefix("observation.") for name in names)
 
 
-def features_of(data: Mapping[str, Any], field: str, kind: str) -> dict[str, dict[str, Any]]:
-    """Return the features of a kind in a field of config.json, by name."""
-    features = data.get(field)
-    features = features if isinstance(features, dict) else {}
-    return {
-        name: value
-        for name, value in features.items()
-        if isinstance(value, dict) and value.get("type") == kind
-    }
+def features_of(data: Mapping[str, Any], field: str, kind: str, where: str = "") -> dict[str, dict[str, Any]]:
+    """Return the features of a kind in a field of config.json, by name. where: begins an error. Raises
+    ValueError, also for a feature without a known type: left out silently, it would be a missing camera."""
+    features = data.get(field) or {}
+    if not isinstance(features, dict):
+        raise ValueError(f"{where}{field} is {features!r}; it must map names to features.")
+    for name, feature in features.items():
+        type_ = feature.get("type") if isinstance(feature, dict) else feature
+        if type_ not in FEATURES:
+            raise ValueError(f"{where}{field}.{name} has type {type_!r}; known are {', '.join(FEATURES)}.")
+    return {name: feature for name, feature in features.items() if feature["type"] == kind}
 
 
 def action_width(contents: Contents, most: int, actions: Normalizer) -> int:
@@ -52,7 +56,8 @@ def action_width(contents: Contents, most: int, actions: Normalizer) -> int:
     network's."""
     if actions.size:
         return action_size(actions.size, most, contents.folder)
-    features = features_of(contents.config, "output_features", "ACTION")
+    where = f"{contents.folder / 'config.json'}: "
+    features = features_of(contents.config, "output_features", "ACTION", where)
     shape = next(iter(features.values()), {}).get("shape")
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > 0:
         return min(shape[0], most)

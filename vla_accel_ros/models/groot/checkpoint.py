@@ -48,7 +48,7 @@ MOST_FINGERS = 2
 
 def holds(contents: Contents) -> bool:
     """Return whether config.json names a GR00T that is computed here."""
-    is_nvidias = contents.config.get("model_type") in MODEL_TYPES or contents.kind in KINDS
+    is_nvidias = str(contents.config.get("model_type")) in MODEL_TYPES or contents.kind in KINDS
     return is_nvidias or is_lerobots(contents)
 
 
@@ -159,12 +159,24 @@ def _config(contents: Contents, assets: Assets, settings: Settings) -> GrootConf
     embodiments, so that they share one network."""
     if contents.kind:
         config = own_sizes(contents, GrootConfig.from_json)
-        return replace(config, image_names=settings.all_cameras, views=settings.views)
-    try:
+        config = replace(config, image_names=settings.all_cameras, views=settings.views)
+    else:
         shapes = {name.removeprefix(assets.root): stored.shape for name, stored in contents.table.items()}
-        return infer_groot(shapes, assets, settings.geometry, settings.all_cameras, settings.views)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
+        try:
+            config = infer_groot(shapes, assets, settings.geometry, settings.all_cameras, settings.views)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{contents.folder / 'config.json'}: {error}") from error
+    if settings.number >= config.embodiments:
+        raise ValueError(
+            f"{contents.folder}: the embodiment '{settings.tag}' has the number {settings.number}, the "
+            f"network those from 0 to {config.embodiments - 1}; copy the files of one training."
+        )
+    if settings.units.state.size > config.state_dim:
+        raise ValueError(
+            f"{contents.folder} has statistics of states with {settings.units.state.size} numbers, the "
+            f"network has room for {config.state_dim}; copy the files of one training."
+        )
+    return config
 
 
 def _tokenizer(assets: Assets, config: GrootConfig, folder: Path) -> JsonTokenizer:

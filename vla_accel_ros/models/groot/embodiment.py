@@ -67,6 +67,19 @@ FIXED: Mapping[str, Any] = {
 LEAST_PIXELS, MOST_PIXELS = 65536, 16777216
 """Of an image, as Qwen3-VL takes it."""
 
+QWEN: Mapping[str, Any] = {
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "resample": 3,
+    "temporal_patch_size": 2,
+}
+"""What the backbone's own program does with every image; none is published otherwise."""
+SWITCHES = words("clip_outliers formalize_language letter_box_transform use_albumentations use_percentiles")
+"""Fields that are true or false; absent or null is lerobot's default."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -106,6 +119,9 @@ def read_settings(
     is given, or if anything is missing or unknown."""
     source = _read_source(contents, assets)
     where, tags = source.where, tuple(source.modalities)
+    for name in sorted(SWITCHES):
+        if not isinstance(source.fields.get(name), bool | None):
+            raise ValueError(f"{where}: {name} is {source.fields[name]!r}; it must be true or false.")
     selected = tags[0] if tag is None and (len(tags) == 1 or not normalize) else tag
     if selected not in tags:
         raise ValueError(f"{where}: the embodiment is {tag!r}; give one of {list(tags)} as the statistics.")
@@ -203,27 +219,40 @@ def _geometry(contents: Contents, assets: Assets, source: _Source) -> Geometry:
         side = whole(vision, "vision_config.image_size")
         return Geometry(side, (side, side))
     sizes = fields.get("image_target_size") or [fields.get("shortest_image_edge")]
-    height, width = (
-        whole({"size": size}, f"{source.where}: image_target_size.size") for size in (sizes * 2)[:2]
-    )
+    height, width = (_sides(sizes, f"{source.where}: image_target_size") * 2)[:2]
     edge = whole(fields, f"{source.where}: fields.shortest_image_edge", height)
     crop, size = fields.get("crop_fraction"), fields.get("image_crop_size")
     if crop is None and size:
-        crop = whole({"size": size[0]}, f"{source.where}: image_crop_size.size") / height
-    if crop is not None and not (isinstance(crop, int | float) and 0 < crop <= 1):
+        crop = _sides(size, f"{source.where}: image_crop_size")[0] / height
+    if crop is not None and not (type(crop) in (int, float) and 0 < crop <= 1):
         raise ValueError(f"{source.where}: crop_fraction is {crop!r}; it must be a share of the image.")
     file = (assets.words or contents.folder) / "preprocessor_config.json"
     pixels = read_json(file) if file.is_file() else {}
-    fewest = part(pixels, "size.shortest_edge", part(pixels, "min_pixels", LEAST_PIXELS))
-    greatest = part(pixels, "size.longest_edge", part(pixels, "max_pixels", MOST_PIXELS))
+    for name, known in QWEN.items():
+        if pixels.get(name, known) != known:
+            raise ValueError(f"{file}: {name} is {pixels[name]!r}; only {known!r} is known.")
+    fewest, greatest = (
+        whole({end: part(pixels, f"size.{end}", part(pixels, old, most))}, f"{file}: size.{end}")
+        for end, old, most in (
+            ("shortest_edge", "min_pixels", LEAST_PIXELS),
+            ("longest_edge", "max_pixels", MOST_PIXELS),
+        )
+    )
     block = whole(vision, "vision_config.patch_size", 16) * whole(
         vision, "vision_config.spatial_merge_size", 2
     )
-    area, letterbox = (bool(fields.get(name)) for name in ("use_albumentations", "letter_box_transform"))
-    return Geometry(edge, (height, width), crop, area, letterbox, block, int(fewest), int(greatest))
+    area, letterbox = fields.get("use_albumentations"), fields.get("letter_box_transform")
+    return Geometry(edge, (height, width), crop, bool(area), bool(letterbox), block, fewest, greatest)
+
+
+def _sides(value: Any, where: str) -> list[int]:
+    """One or two sides in pixels. Raises ValueError for anything else."""
+    sides = value if isinstance(value, list) and 1 <= len(value) <= 2 else [value]
+    return [whole({"size": side}, f"{where}.size") for side in sides]
 
 
 def _cameras(contents: Contents) -> list[str]:
     """The cameras that lerobot's config.json names, in the order that it feeds them."""
-    names = sorted(features_of(contents.config, "input_features", "VISUAL"))
+    where = f"{contents.folder / 'config.json'}: "
+    names = sorted(features_of(contents.config, "input_features", "VISUAL", where))
     return [name.removeprefix("observation.").removeprefix("images.") for name in names]

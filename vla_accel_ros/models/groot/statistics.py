@@ -19,6 +19,13 @@ from vla_accel_ros.models.processing.lerobot_processors import Step, saved_numbe
 from vla_accel_ros.models.processing.norm_stats import check_ordered
 from vla_accel_ros.models.processing.ranges import Range
 
+ENCODINGS = {
+    "rep": ("absolute", "relative"),
+    "type": ("non_eef", "eef"),
+    "format": ("default", "xyz_rot6d", "xyz_rotvec"),
+}
+"""What a group of actions may be. Of NVIDIA's others, deltas are of no published policy."""
+
 
 def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[str, Any], where: str) -> Units:
     """Return the units of an embodiment's groups. fields: of the processor. where: begins errors. Raises
@@ -45,6 +52,13 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     configs = part(modality, "action.action_configs") or [{}] * len(names)
     if not isinstance(configs, list) or len(configs) != len(names):
         raise ValueError(f"{where}.action.action_configs must describe {list(names)}, one by one.")
+    for index, config in enumerate(configs):
+        for field, known in ENCODINGS.items():
+            if str(part(config, field, known[0])).lower() not in known or not isinstance(config, dict):
+                raise ValueError(
+                    f"{where}.action.action_configs[{index}].{field} is {part(config, field, config)!r}; "
+                    f"known are {', '.join(known)}."
+                )
     ranges, groups, start = [], list[ActionGroup](), 0
     for name, config in zip(names, configs, strict=True):
         rep, kind, form = (str(part(config, key, "")).lower() for key in ("rep", "type", "format"))
@@ -122,8 +136,12 @@ def flat_units(file: Path, step: Step, clips: bool, steps: int | None, libero: b
 
 
 def steps_of(modality: Any) -> int | None:
-    """How many actions of a chunk are the embodiment's; None = all."""
-    return len(part(modality, "action.delta_indices", ())) or None
+    """How many actions of a chunk are the embodiment's; None = all. Raises ValueError unless they are
+    listed."""
+    listed = part(modality, "action.delta_indices", [])
+    if not isinstance(listed, list):
+        raise ValueError(f"action.delta_indices is {listed!r}; it must be a list of whole numbers.")
+    return len(listed) or None
 
 
 def names_of(modality: Any, kind: str, where: str) -> tuple[str, ...]:

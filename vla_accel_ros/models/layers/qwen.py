@@ -108,11 +108,11 @@ class Qwen(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, added: Tensor | None = None) -> Tensor:
         """x [B, T, W]; positions: see rotary_tables; added [n, B, T, W]: added after each of the first n
-        layers. Returns features [B, T, W]."""
+        layers, but not to the features. Returns features [B, T, W]."""
         cos, sin = rotary_tables(positions, self.head_dim, self.theta, self.sections)
         tables = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
             x = layer(x, tables)
-            if added is not None and index < len(added):
+            if added is not None and index < min(len(added), len(self.layers) - 1):
                 x = x + added[index]
         return self.norm(x)

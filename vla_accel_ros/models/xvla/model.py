@@ -163,7 +163,8 @@ class Transformer(nn.Module):
         inner = config.action_dim + config.state_dim + config.time_dim
         self.action_encoder = DomainLinear(inner, width, domains)
         self.action_decoder = DomainLinear(width, config.action_dim, domains)
-        self.soft_prompt_hub = nn.Embedding(domains, config.prompts * width)
+        if config.prompts:
+            self.soft_prompt_hub = nn.Embedding(domains, config.prompts * width)
 
     def rows(self, words: Tensor, others: Tensor, domain: Tensor) -> Tensor:
         """Return what every step adds to its actions [B, P, W]: projected features of the prefix with their
@@ -172,6 +173,8 @@ class Transformer(nn.Module):
         rows = torch.cat((self.vlm_proj(words, *own), self.aux_visual_proj(others, *own)), dim=1)
         first = self._config.horizon
         rows = rows + self.pos_emb[:, first : first + rows.shape[1]]
+        if not self._config.prompts:
+            return rows
         prompts = self.soft_prompt_hub.weight[domain].unflatten(1, (self._config.prompts, -1))
         return torch.cat((rows, prompts), dim=1)
 

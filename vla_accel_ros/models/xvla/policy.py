@@ -71,6 +71,11 @@ class XVLAPolicy(Policy):
         """S, side of the network's square input."""
         return self.config.image_size
 
+    @property
+    def most_states(self) -> int:
+        """See Policy. The network gets as many as it takes, the first."""
+        return self.state_normalizer.size or self.config.state_dim
+
     def host_inputs(self, observation: Observation) -> HostInputs:
         """See Policy. Raises ValueError, too, if the main camera is absent: its tokens are read with the
         prompt."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vla_accel_ros.models.checkpoints.fields import LEROBOT, LEROBOT_FIXED, check_fields, words
-from vla_accel_ros.models.checkpoints.lerobot import lerobot_cameras
+from vla_accel_ros.models.checkpoints.lerobot import features_of, lerobot_cameras
 from vla_accel_ros.models.inferred import Shapes, axes, depth, tensors_of, whole
 from vla_accel_ros.models.openvla.sizes import GENERATION, TRANSFORMERS
 from vla_accel_ros.models.xvla.config import CONVOLUTIONS, BartConfig, DaViTConfig, XVLAConfig
@@ -85,9 +85,9 @@ def infer_xvla(shapes: Shapes, data: Mapping[str, Any]) -> XVLAConfig:
     text = _text(shapes, florence["text_config"])
     width, mlp = _transformer(shapes)
     cameras, side = lerobot_cameras(data), _side(data)
-    _, outer = axes(shapes, HEAD + "action_decoder.bias.weight", 2)
-    domains, prompts = axes(shapes, HEAD + "soft_prompt_hub.weight", 2)
-    empty = whole(data, "empty_cameras", 0, least=0)
+    domains, outer = axes(shapes, HEAD + "action_decoder.bias.weight", 2)
+    hub = HEAD + "soft_prompt_hub.weight"
+    prompts = axes(shapes, hub, 2)[1] // width if hub in shapes else 0
     return XVLAConfig(
         vision=_vision(shapes, florence["vision_config"]),
         text=text,
@@ -97,7 +97,7 @@ def infer_xvla(shapes: Shapes, data: Mapping[str, Any]) -> XVLAConfig:
         mlp=mlp,
         heads=whole(data, "num_heads"),
         domains=domains,
-        prompts=prompts // width,
+        prompts=prompts,
         time_dim=whole(data, "dim_time"),
         max_positions=axes(shapes, HEAD + "pos_emb", 3)[1],
         domain_projections=bool(data.get("use_hetero_proj", False)),
@@ -105,7 +105,7 @@ def infer_xvla(shapes: Shapes, data: Mapping[str, Any]) -> XVLAConfig:
         state_dim=whole(data, "max_state_dim", 32),
         horizon=whole(data, "chunk_size"),
         max_prompt=whole(data, "tokenizer_max_length"),
-        views=max(whole(data, "num_image_views", 1), len(cameras) + empty),
+        views=_views(data),
         image_names=cameras,
         action_mode=_mode(data),
     )
@@ -127,6 +127,13 @@ def check_settings(data: Mapping[str, Any]) -> None:
     check_fields(florence, "florence_config.", FLORENCE, FLORENCE_FIXED)
     check_fields(parts[0] or {}, "florence_config.vision_config.", VISION, VISION_FIXED)
     check_fields(parts[1] or {}, "florence_config.text_config.", BART, BART_FIXED)
+
+
+def _views(data: Mapping[str, Any]) -> int:
+    """As lerobot counts them whenever it loads a folder: its empty cameras once more than config.json lists
+    them."""
+    listed = len(features_of(data, "input_features", "VISUAL"))
+    return max(whole(data, "num_image_views", 1), listed + whole(data, "empty_cameras", 0, least=0))
 
 
 def _mode(data: Mapping[str, Any]) -> str:
