@@ -80,14 +80,14 @@ MUTATIONS = (
     Mutation(
         "a step extrapolates what guides it",
         "            self._before[seat] = velocity\n",
-        "            self._before[seat] = found\n",
+        "            self._before[seat] = guided\n",
         ("test_guided_stages.py",),
         "staggered and plain",
     ),
     Mutation(
         "time of committed actions, captured",
-        "times = time.expand(len(held)).masked_fill(held, 0.0)[None]",
-        "times = time.expand(len(held))[None]",
+        "times = time.expand(len(committed)).masked_fill(committed, 0.0)[None]",
+        "times = time.expand(len(committed))[None]",
         ("test_plain_stages.py",),
         "committed",
     ),
@@ -412,7 +412,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an older frame is published",
-        "before is None or before.version < prefix.version",
+        "previous is None or previous.version < prefix.version",
         "True",
         ("test_prefixes.py",),
     ),
