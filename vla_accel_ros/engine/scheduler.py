@@ -128,7 +128,7 @@ class Scheduler(EngineLoop):
         chunks = (request for request in self.requests if request.want == ACT and request.begun)
         self.cancel(*(request for request in chunks if robot in (None, request.robot)))
 
-    def skip(self, robot: str = "") -> None:
+    def skip(self, robot: str) -> None:
         """Act on none of the robot's present frames."""
         self._readiness.skip(robot)
 

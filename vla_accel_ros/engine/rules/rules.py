@@ -76,7 +76,7 @@ class Rules:
         """What `lane` runs now; None to leave it idle. Arguments: see Rule.next."""
         rules, kinds = self._of[lane], self._lanes[lane]
         ready = self._admitted(lane, ready, now_s)
-        if OBSERVE not in kinds and (self._is_urgent() or any(map(_is_urgent, ready))):
+        if OBSERVE not in kinds and (self._has_urgent() or any(map(_is_urgent, ready))):
             due_s = now_s
         ready = [request for request in ready if request.kind in kinds]
         without_text = [request for request in ready if request.want != ASK]
@@ -100,7 +100,7 @@ class Rules:
         times = [rule.wake_s(ready if rule is self.overload else admitted, now_s) for rule in self._of[lane]]
         return min(times)
 
-    def _is_urgent(self) -> bool:
+    def _has_urgent(self) -> bool:
         """Whether a frame or a first chunk has begun and is not finished."""
         return any(not request.finished for request in self._urgent)
 
