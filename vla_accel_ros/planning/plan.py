@@ -68,11 +68,6 @@ class Plan:
         return self.shared or self.action
 
     @property
-    def token(self) -> float | None:
-        """Seconds of one token of text; None if the model writes no text."""
-        return self._sum(("decode",))[0] if "decode" in self.stages else None
-
-    @property
     def latency(self) -> tuple[float, float, float]:
         """Seconds from an image in host memory to its chunk in host memory, one after another: predicted,
         least, most."""

@@ -19,12 +19,11 @@ SEATS = range(2, 65)
 
 @dataclass(frozen=True)
 class Wanted:
-    """Frames, chunks and tokens of text a second, and the largest age of a chunk [s]; None = any age. Raises
-    ValueError if a value is negative or not finite."""
+    """Frames and chunks a second, and the largest age of a chunk [s]; None = any age. Raises ValueError if a
+    value is negative or not finite."""
 
     vision_hz: float
     action_hz: float
-    tokens_hz: float = 0.0
     max_age_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -61,8 +60,7 @@ def judge(plan: Plan, wanted: Wanted) -> Verdict:
 
 def _load(plan: Plan, wanted: Wanted, which: int) -> float:
     """Return the share of the device's time that the rates need. which: 0 predicted, 2 at most."""
-    text = wanted.tokens_hz * (plan.token or 0.0)
-    return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.chunk[which] + text
+    return wanted.vision_hz * plan.frame[which] + wanted.action_hz * plan.chunk[which]
 
 
 def _late(plan: Plan, wanted: Wanted, which: int) -> tuple[str, ...]:

@@ -70,13 +70,12 @@ class Options:
 @dataclass(frozen=True)
 class Plan:
     """One episode. task: the final one, which is scored. first: the task named before it, for
-    change_after_s."""
+    CHANGE_AFTER_S."""
 
     index: int
     seed: int
     task: Task
     first: Task | None = None
-    change_after_s: float = CHANGE_AFTER_S
 
 
 def episodes(families: Sequence[str], seed: int) -> Iterator[Plan]:

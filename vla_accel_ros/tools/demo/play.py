@@ -20,7 +20,7 @@ from vla_accel_ros.control.trajectory import Trajectory
 from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FOLLOW, PLACE, Task
 from vla_accel_ros.tools.demo import measure
-from vla_accel_ros.tools.demo.plan import Plan
+from vla_accel_ros.tools.demo.plan import CHANGE_AFTER_S, Plan
 from vla_accel_ros.tools.running.driven import Driven, NodeDied
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Player:
         self._interrupted: list[str] = []
         begun_ns = self._unless_dead(lambda: self._prepare(plan))
         if plan.first is not None:
-            self._follow(plan.first, begun_ns, plan.change_after_s, stop_at_success=False)
+            self._follow(plan.first, begun_ns, CHANGE_AFTER_S, stop_at_success=False)
             board.changed = True
             self._say(plan.task)
         to_success = plan.task.family != FOLLOW
