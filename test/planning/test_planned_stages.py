@@ -263,7 +263,6 @@ def test_a_chunk_of_pi_fast_has_as_many_tokens_as_it_may_and_the_memory_room_for
     plan = make_plan(PI0_FAST, device, Work(views=2, prompt=20))
     short = make_plan(replace(PI0_FAST, max_action_tokens=32), device, Work(views=2, prompt=20))
     assert plan.action[0] / short.action[0] == pytest.approx(255 / 31)
-    assert plan.token == pytest.approx(plan.action[0] / 255)
     token = 2 * 18 * 256 * 2  # keys and values of one head in each layer, in bfloat16
     assert kv_bytes(PI0_FAST, 5) == 5 * (3 * 256 + 202) * token
     assert plan.memory.buffers - short.memory.buffers == 5 * (256 - 32) * token

@@ -16,11 +16,11 @@ POINTER = b"version https://git-lfs.github.com/spec/"
 """What Git leaves in place of a large file begins so."""
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any]:
     """Return the object in a JSON file. Raises ValueError if it is unreadable, too large or no object."""
     check_pointer(file)
     try:
-        check_bytes(file, MOST_JSON_BYTES)
+        check_bytes(file, most_bytes)
         data = json.loads(file.read_bytes())
     except RecursionError as error:
         raise ValueError(f"{file} is nested too deeply for JSON of a checkpoint; copy it again.") from error

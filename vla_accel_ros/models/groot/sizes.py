@@ -31,8 +31,7 @@ def infer_groot(
     embodiment. Raises ValueError if a tensor is missing or a field is no number."""
     roots, backbone, old = ROOTS[assets.kind], assets.backbone, assets.kind == N1_5
     head = "action_head."
-    vision = _old_vision(shapes, assets) if old else _vision(shapes, assets)
-    merge, connector = _connector(shapes, assets, vision) if old else (_merge(shapes, vision), 2)
+    vision, merge, connector = _tower(shapes, assets)
     embodiments, state_dim, hidden = axes(shapes, f"{head}state_encoder.layer1.W", 3)
     return GrootConfig(
         kind=assets.kind,
@@ -71,37 +70,29 @@ def _text(shapes: Shapes, root: str, assets: Assets) -> LlamaConfig:
     return replace(text, depth=min(text.depth, assets.layers or text.depth))
 
 
-def _vision(shapes: Shapes, assets: Assets) -> VisionConfig:
-    root = ROOTS[assets.kind]["visual."]
+def _tower(shapes: Shapes, assets: Assets) -> tuple[VisionConfig, int, int]:
+    """The tower, how many patches of a side become one token, and how many layers lead to the text: of N1.5
+    one, or a norm and two, perhaps after joining patches."""
+    root, settings = ROOTS[assets.kind]["visual."], part(assets.backbone, "vision_config", {})
+    if assets.kind == N1_5:
+        width = axes(shapes, f"{root}embeddings.patch_embedding.weight", 4)[0]
+        vision = siglip(shapes, root, max(1, width // whole(settings, "num_attention_heads")))
+        connector = ROOTS[N1_5]["mlp1."]
+        layers = 1 if len(shapes[f"{connector}0.weight"]) == 2 else 2
+        joined = axes(shapes, f"{connector}{layers - 1}.weight", 2)[1]
+        return vision, round((joined / width) ** 0.5), layers
     places, width = axes(shapes, f"{root}pos_embed.weight", 2)
     patch = axes(shapes, f"{root}patch_embed.proj.weight", 5)[-1]
-    return VisionConfig(
+    vision = VisionConfig(
         width=width,
         depth=depth(shapes, f"{root}blocks."),
         mlp=axes(shapes, f"{root}blocks.0.mlp.linear_fc1.weight", 2)[0],
-        heads=whole(part(assets.backbone, "vision_config", {}), "num_heads"),
+        heads=whole(settings, "num_heads"),
         image_size=patch * round(places**0.5),
         patch=patch,
     )
-
-
-def _merge(shapes: Shapes, vision: VisionConfig) -> int:
-    joined = axes(shapes, "backbone.model.model.visual.merger.linear_fc1.weight", 2)[1]
-    return round((joined / vision.width) ** 0.5)
-
-
-def _old_vision(shapes: Shapes, assets: Assets) -> VisionConfig:
-    root = ROOTS[N1_5]["visual."]
-    width = axes(shapes, f"{root}embeddings.patch_embedding.weight", 4)[0]
-    heads = whole(part(assets.backbone, "vision_config", {}), "num_attention_heads")
-    return siglip(shapes, root, max(1, width // heads))
-
-
-def _connector(shapes: Shapes, assets: Assets, vision: VisionConfig) -> tuple[int, int]:
-    """(merge, connector) of N1.5: one linear layer, or a norm and two, perhaps after joining patches."""
-    layers = 1 if len(shapes["backbone.eagle_model.mlp1.0.weight"]) == 2 else 2
-    joined = axes(shapes, f"backbone.eagle_model.mlp1.{layers - 1}.weight", 2)[1]
-    return round((joined / vision.width) ** 0.5), layers
+    joined = axes(shapes, f"{root}merger.linear_fc1.weight", 2)[1]
+    return vision, round((joined / width) ** 0.5), 2
 
 
 def _blocks(shapes: Shapes, root: str, head: Mapping[str, Any], field: str) -> BlocksConfig:

@@ -17,6 +17,7 @@ import numpy as np
 
 from vla_accel_ros.models.checkpoints.fields import check_fields
 from vla_accel_ros.models.json_file import check_bytes, read_json
+from vla_accel_ros.models.text.tokenizer import read_tokenizer
 
 FIELDS = ("processor_class", "auto_map", "vocab_size")
 OPTIONAL = {"action_dim": None, "time_horizon": None}
@@ -32,8 +33,6 @@ class FastTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        import tokenizers
-
         file = folder / "processor_config.json"
         data: Any = read_json(file)
         check_fields(data, f"{file}: ", (*FIELDS, *OPTIONAL, "scale", "min_token"), {})
@@ -41,13 +40,7 @@ class FastTokenizer:
         if self.scale < 1:
             raise ValueError(f"{file}: scale is {self.scale}; it must be at least 1.")
         check_bytes(folder / "tokenizer.json", MOST_BYTES)
-        try:
-            text = (folder / "tokenizer.json").read_bytes().decode("utf-8-sig")
-            self._pairs: Any = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception
-            raise ValueError(
-                f"{folder / 'tokenizer.json'} cannot be read ({error}); copy it again."
-            ) from error
+        self._pairs = read_tokenizer(folder / "tokenizer.json")
         self.size: int = self._pairs.get_vocab_size()
 
     @staticmethod

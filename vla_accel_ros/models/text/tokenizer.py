@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from vla_accel_ros.models.checkpoints.shards import inside
-from vla_accel_ros.models.json_file import check_bytes
+from vla_accel_ros.models.json_file import check_bytes, read_json
 
 PLACES = (
     "tokenizer.json",
@@ -68,18 +68,24 @@ class Tokenizer(Protocol):
         """Return the text of the ids, without special ones."""
 
 
+def read_tokenizer(path: Path, text: str | None = None) -> Any:
+    """Return the tokenizers library's tokenizer of a `tokenizer.json`. text: its contents, None = those of
+    the file. Raises ValueError if they are malformed."""
+    import tokenizers
+
+    try:
+        text = path.read_bytes().decode("utf-8-sig") if text is None else text
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
+
+
 class JsonTokenizer:
     """A `tokenizer.json` of the tokenizers library. rows: that the model embeds; a text with other ids is
     refused. text: its contents, None = those of the file."""
 
     def __init__(self, path: Path, rows: int = sys.maxsize, text: str | None = None) -> None:
-        import tokenizers
-
-        try:
-            text = path.read_bytes().decode("utf-8-sig") if text is None else text
-            self._inner: Any = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception
-            raise ValueError(f"{path} is not a readable tokenizer.json ({error}); copy it again.") from error
+        self._inner = read_tokenizer(path, text)
         self._inner.no_padding()
         self._inner.no_truncation()
         self._inner.encode_special_tokens = True  # encode special tokens as plain text
@@ -200,26 +206,15 @@ def load_qwen_tokenizer(folder: Path, vocab: int) -> JsonTokenizer:
     absent = [part.name for part in parts if not part.is_file()]
     if absent:
         raise ValueError(f"{folder} has no tokenizer.json and no {' and no '.join(absent)}; copy them again.")
-    for part in parts:
-        check_bytes(part, MOST_BYTES)
+    check_bytes(parts[1], MOST_BYTES)
     added = folder / "added_tokens.json"
-    model = {"type": "BPE", "vocab": _json(parts[0]), "merges": _merges(parts[1])}
+    model = {"type": "BPE", "vocab": read_json(parts[0], MOST_BYTES), "merges": _merges(parts[1])}
     tokens = [
         {"id": id_, "content": token, **_SPECIAL}
-        for token, id_ in (_json(added) if added.is_file() else {}).items()
+        for token, id_ in (read_json(added) if added.is_file() else {}).items()
     ]
     text = json.dumps({"version": "1.0", "added_tokens": tokens, "model": model, **_QWEN})
     return _within(JsonTokenizer(parts[0], vocab, text), parts[0], vocab)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is not readable JSON ({error}); copy it again.") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds a {type(data).__name__}; it must hold an object.")
-    return data
 
 
 def _merges(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_accel_ros.models.layers.vit import Attention
 from vla_accel_ros.models.xvla.config import CONVOLUTIONS, DaViTConfig
 
 MLP_RATIO = 4
@@ -40,38 +41,32 @@ class Downsampling(nn.Module):
         return self.conv(_image(self.norm(_rows(x)), x))
 
 
-class WindowAttention(nn.Module):
+class WindowAttention(Attention):
     """Attention within windows. A map is filled up with zeros to whole windows, and the filling is attended
     to, as in the reference."""
 
     def __init__(self, width: int, heads: int, window: int) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self._heads, self._window = heads, window
+        super().__init__(width, heads)
+        self._window = window
 
-    def forward(self, rows: Tensor, like: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, like: Tensor) -> Tensor:  # type: ignore[override]
         n, width, side = len(rows), rows.shape[2], self._window
         height, breadth = like.shape[2:]
         x = rows.unflatten(1, (height, breadth))
         x = F.pad(x, (0, 0, 0, -breadth % side, 0, -height % side))
         down, across = x.shape[1] // side, x.shape[2] // side
         x = x.reshape(n, down, side, across, side, width).transpose(2, 3).reshape(-1, side * side, width)
-        q, k, v = self.qkv(x).unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         x = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         x = x.reshape(n, down, across, side, side, width).transpose(2, 3).flatten(3, 4).flatten(1, 2)
         return x[:, :height, :breadth].flatten(1, 2)
 
 
-class ChannelAttention(nn.Module):
-    """Attention between the channels of a group, over all places."""
+class ChannelAttention(Attention):
+    """Attention between the channels of a group, over all places; heads are groups."""
 
-    def __init__(self, width: int, groups: int) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self._groups = groups
-
-    def forward(self, rows: Tensor, like: Tensor) -> Tensor:
-        q, k, v = self.qkv(rows).unflatten(2, (3, self._groups, -1)).permute(2, 0, 3, 1, 4)
+    def forward(self, rows: Tensor, like: Tensor) -> Tensor:  # type: ignore[override]
+        q, k, v = self.qkv(rows).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         weights = ((q * rows.shape[1] ** -0.5).transpose(2, 3) @ k).softmax(dim=-1)
         return self.proj((weights @ v.transpose(2, 3)).permute(0, 3, 1, 2).flatten(2))
 
