@@ -183,7 +183,8 @@ class Motion:
 
     def activate(self) -> None:
         """Begin to act."""
-        self._begin()
+        self.robot.begin()
+        self._begin_anew()
         self.publishers.begin()
         self._outputs.begin()
         if not self.holds.released:
@@ -204,10 +205,6 @@ class Motion:
         yield 0.0  # the clock may have been set before the stop left
         yield from self._outputs.close()
         self.operator.advance()
-
-    def _begin(self) -> None:
-        self.robot.begin()
-        self._begin_anew()
 
     def _begin_anew(self) -> None:
         self.source.begin()

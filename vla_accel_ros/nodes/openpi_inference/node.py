@@ -39,7 +39,6 @@ class OpenpiInferenceNode(ObservingNode):
         super().__init__()
         self._failure, self._conflict = Throttled(self, AGAIN_S), Throttled(self, AGAIN_S)
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def configure(self) -> None:
         try:
@@ -72,8 +71,7 @@ class OpenpiInferenceNode(ObservingNode):
     def deactivate(self) -> None:
         self._stopping.set()
         self._client.close()  # ends a wait for an answer
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         super().deactivate()
 
     def release(self) -> None:
