@@ -131,6 +131,12 @@ def test_mistake_in_hands_names_its_place(tmp_path, written, facts):
     assert all(fact in str(refusal.value) for fact in facts), refusal.value
 
 
+def test_what_a_mistake_echoes_of_a_contract_is_cut(tmp_path):
+    with pytest.raises(ValueError, match="has no link 'aaa") as error:
+        load(tmp_path, text("preset: libero, ").replace("tool0", "a" * 5000))
+    assert len(str(error.value)) < 1000
+
+
 def test_velocity_of_a_joint_is_in_units_of_the_policy(tmp_path):
     """DROID: one unit is 0.2 rad in a step of 1/15 s."""
     contract = load_plain(tmp_path, GOOD.replace("action: delta", "action: velocity, per_unit: 3.0"))

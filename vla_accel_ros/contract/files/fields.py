@@ -289,6 +289,7 @@ def closest(word: str, known: Iterable[str], otherwise: str) -> str:
 def _shown(path: str, value: object, problem: str, fix: str) -> str:
     shown = _SHOWN.repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    path, fix = (text if len(text) <= 300 else text[:297] + "..." for text in (path, fix))
     return f"{path} = {shown} {problem}: {fix}"
 
 
