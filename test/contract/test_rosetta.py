@@ -97,6 +97,11 @@ def test_import_of_commands_by_joint_states_asks_for_the_controller():
         ("fps: 20", "fps: -1", "fps"),
         ("robot_type: lab-arm", "robot: lab-arm", "robot_type"),
         ("channel: {topic: /tool, type: std_msgs/msg/Float64}", "select: [a]", "observation.tool.channel"),
+        (
+            "observation.tool:\n    channel: {topic: /tool, type: std_msgs/msg/Float64}",
+            "observation.images.wrist-cam:\n    channel: {topic: /other, type: sensor_msgs/msg/Image}",
+            "wrist_cam",
+        ),
     ],
 )
 def test_import_refuses_code_slams_and_what_is_no_joint(old, new, words):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 import yaml
@@ -158,7 +158,12 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
     for key, sources in _entries(observations, f"{file}: observations", notes):
         if key.startswith(IMAGES):
             image = key.removeprefix(IMAGES)
-            cameras[re.sub(r"\W", "_", image)] = _camera(sources[0], image, f"{file}: {key}", notes)
+            name = re.sub(r"\W", "_", image)
+            if name in cameras or len(sources) > 1:
+                raise ValueError(
+                    f"{file}: {key}: ours has one camera of the name {name}: rename it, or keep one"
+                )
+            cameras[name] = _camera(sources[0], image, f"{file}: {key}", notes)
         elif key == STATE:
             for source in sources:
                 if source["channel"]["type"] == _ODOMETRY:
@@ -200,8 +205,10 @@ def imported(text: str, file: str, urdf: str = "") -> tuple[str, list[str]]:
             controllers.append(controller | ({"rate_hz": UNKNOWN} if kind == "forward_command" else {}))
             moved += list(zip(names, [unit] * len(names)))
     if moved != list(zip(joints, units)):
+        pairs = zip_longest(moved, zip(joints, units))
+        sent, observed = next((a, b) for a, b in pairs if a != b)
         raise ValueError(
-            f"{file}: the action has {moved} and the state {joints}: ours has one order and unit"
+            f"{file}: the action has {sent} where the state has {observed}: ours has one order and unit"
         )
     if odometry and odometry != axes:
         raise ValueError(f"{file}: a base is sent {axes} and observed as {odometry}: ours has one order")
