@@ -6,7 +6,7 @@ are always lowest and highest, and may be of every step of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,7 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
     configs = part(modality, "action.action_configs") or [{}] * len(names)
     if not isinstance(configs, list) or len(configs) != len(names):
         raise ValueError(f"{where}.action.action_configs must describe {list(names)}, one by one.")
-    for index, config in enumerate(configs):
-        for field, known in ENCODINGS.items():
-            if str(part(config, field, known[0])).lower() not in known or not isinstance(config, dict):
-                raise ValueError(
-                    f"{where}.action.action_configs[{index}].{field} is {part(config, field, config)!r}; "
-                    f"known are {', '.join(known)}."
-                )
+    _check_encodings(configs, where)
     ranges, groups, start = [], list[ActionGroup](), 0
     for name, config in zip(names, configs, strict=True):
         rep, kind, form = (str(part(config, key, "")).lower() for key in ("rep", "type", "format"))
@@ -92,6 +86,17 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
         alike=[(group.name, group.actions) for group in groups] == [*places.items()],
         gripper=gripper,
     )
+
+
+def _check_encodings(configs: Sequence[Any], where: str) -> None:
+    for index, config in enumerate(configs):
+        for name, known in ENCODINGS.items():
+            found = part(config, name, known[0]) if isinstance(config, dict) else config
+            if str(found).lower() not in known:
+                raise ValueError(
+                    f"{where}.action.action_configs[{index}].{name} is {found!r}; known are "
+                    f"{', '.join(known)}."
+                )
 
 
 def _range(
