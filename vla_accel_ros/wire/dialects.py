@@ -137,8 +137,8 @@ def brief(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """Of a traceback, what it ends with."""
-    return brief((text.strip().splitlines() or [""])[-1])
+    """One line of what a server wrote; of a traceback what it ends with."""
+    return brief(text.strip().splitlines()[-1] if text.startswith("Traceback") else text)
 
 
 def _list(names: Mapping[Any, Any]) -> str:

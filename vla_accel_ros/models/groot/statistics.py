@@ -90,12 +90,12 @@ def group_units(modality: Mapping[str, Any], statistics: Any, fields: Mapping[st
 
 def _check_encodings(configs: Sequence[Any], where: str) -> None:
     for index, config in enumerate(configs):
-        for name, known in ENCODINGS.items():
-            found = part(config, name, known[0]) if isinstance(config, dict) else config
-            if str(found).lower() not in known:
+        for name, allowed in ENCODINGS.items():
+            value = part(config, name, allowed[0]) if isinstance(config, dict) else config
+            if str(value).lower() not in allowed:
                 raise ValueError(
-                    f"{where}.action.action_configs[{index}].{name} is {found!r}; known are "
-                    f"{', '.join(known)}."
+                    f"{where}.action.action_configs[{index}].{name} is {value!r}; known are "
+                    f"{', '.join(allowed)}."
                 )
 
 

@@ -50,12 +50,12 @@ def chosen(names: Iterable[str], name: str | None, kind: str, where: str, mend: 
     """Return the named set of statistics, or the only one if none is named. kind: what a set is. where:
     begins an error; mend: ends it if there is no set. Raises ValueError if there is none, or several and
     none is named."""
-    known = sorted(names)
-    if name is None and len(known) == 1:
-        return known[0]
-    if name is None or name not in known:
+    available = sorted(names)
+    if name is None and len(available) == 1:
+        return available[0]
+    if name is None or name not in available:
         request = f"no {kind} was named" if name is None else f"the {kind} '{name}' is not there"
-        raise ValueError(f"{where} and {request}; {f'name one of {known}' if known else mend}.")
+        raise ValueError(f"{where} and {request}; {f'name one of {available}' if available else mend}.")
     return name
 
 
