@@ -392,10 +392,10 @@ MUTATIONS = (
     ),
     Mutation(
         "noise of a request",
-        "seed % (1 << 64), counter=first * counts",
-        "seed % (1 << 64), counter=counts",
+        "default_rng((seed, number, 0))",
+        "default_rng((seed, 0, 0))",
         ("test_sampling.py",),
-        "overlap",
+        "another_request",
     ),
     Mutation(
         "a promise of pages",
