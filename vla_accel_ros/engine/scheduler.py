@@ -77,13 +77,19 @@ class Scheduler(EngineLoop):
         self._inbox.put(None)
 
     def step(self, lane: Lane | None = None) -> tuple[Request, ...]:
-        """Step the loop once, for one lane or all; returns the requests that advanced, () if none did.
+        """Step the loop once, for one lane or all; returns the requests that advanced, () if none did or the
+        thread steps.
 
         Do not call it from callbacks of the loop (on_begin, on_progress, on_ran): those may submit and
         cancel.
         """
-        with self._leads:
+        while not self._leads.acquire(timeout=LONGEST_WAIT_S):
+            if self._thread is not None:
+                return ()
+        try:
             return self._step(self.lanes if lane is None else (lane,))
+        finally:
+            self._leads.release()
 
     def wait(self, request: Request, until: Callable[[Request], bool] = lambda request: False) -> Request:
         """Return when nothing is held for the request any longer, or when `until` is true. Steps the loop if

@@ -269,3 +269,11 @@ def test_two_who_wait_for_what_cannot_run_do_not_keep_each_other_awake(system: S
         system.frame(robot)
     joined(*threads)
     assert all(act.result for act in acts)
+
+
+def test_a_step_beside_the_thread_that_steps_returns(system: System) -> None:
+    system.scheduler.start()
+    with system.scheduler.wait(system.frame()).result:
+        stepping = in_thread(system.scheduler.step)
+        joined(stepping)
+    system.scheduler.stop()
