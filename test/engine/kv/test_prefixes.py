@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -156,6 +157,27 @@ def test_versions_grow_with_every_frame_whosever_it_is() -> None:
     frames = [prefixes.publish(pool.acquire(), seen_by(robot), NOBODY, 3, 1) for robot in ROBOTS]
     assert [frame.version for frame in frames] == [0, 1, 2]
     assert [prefixes.newest_version(robot) for robot in ROBOTS] == [0, 1, 2]
+
+
+def test_a_slot_is_no_other_frames_when_a_prefix_is_held_while_another_thread_releases_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, prefixes = make_prefixes()
+    prefix = prefixes.publish(pool.acquire(), seen_by(""), NOBODY, 3, 1)
+    prefixes.remove("")
+    other, retain = threading.Thread(target=prefix.release), pool.retain
+
+    def late(slot: int) -> None:
+        other.start()
+        other.join(0.1)
+        retain(slot)
+
+    monkeypatch.setattr(pool, "retain", late)
+    held = prefixes.hold(prefix)
+    other.join()
+    assert pool.free == SLOTS - 1
+    held.release()
+    assert pool.free == SLOTS
 
 
 @pytest.mark.gpu

@@ -55,7 +55,7 @@ class KVPool(Slots):
         self._streams = set[int]()  # streams that used slots
 
     def acquire(self) -> int:
-        with self._lock:
+        with self.lock:
             slot = super().acquire()
             read, self._read[slot] = self._read[slot], {}
         if self._cuda:
@@ -67,7 +67,7 @@ class KVPool(Slots):
         return slot
 
     def release(self, slot: int) -> None:
-        with self._lock:
+        with self.lock:
             super().release(slot)
             if self._cuda:
                 # With a single stream nobody waits for an event. If another stream writes later, it waits for

@@ -35,11 +35,12 @@ class PoolExhausted(RuntimeError):
 
 class Slots:
     """Numbered places with counted references. Safe to use from several threads, and from the garbage
-    collector, which may release a slot in the middle of any method."""
+    collector, which may release a slot in the middle of any method. lock: held by each method; whoever holds
+    it takes no other."""
 
     def __init__(self, slots: int) -> None:
         self._counts = [0] * slots
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def slots(self) -> int:
@@ -49,12 +50,12 @@ class Slots:
     @property
     def free(self) -> int:
         """Number of slots that nobody holds."""
-        with self._lock:
+        with self.lock:
             return self._counts.count(0)
 
     def acquire(self) -> int:
         """Returns a free slot, held once. Raises PoolExhausted if there is none."""
-        with self._lock:
+        with self.lock:
             if 0 not in self._counts:
                 raise PoolExhausted(
                     f"all {self.slots} KV slots are held; release them earlier or give the engine more."
@@ -94,13 +95,13 @@ class Slots:
 
     def retain(self, slot: int) -> None:
         """Hold a slot once more that is held already. Raises ValueError if nobody holds it."""
-        with self._lock:
+        with self.lock:
             self._held(slot)
             self._counts[slot] += 1
 
     def release(self, slot: int) -> None:
         """Release one reference; the last one frees the slot. Raises ValueError if nobody holds it."""
-        with self._lock:
+        with self.lock:
             self._held(slot)
             self._counts[slot] -= 1
 
@@ -243,13 +244,17 @@ class Prefixes:
         """
         if prefix._of is not self:
             raise ValueError(f"prefix {prefix.version} is another engine's; observe the frame with this one.")
-        if prefix._released[0]:
-            raise ValueError(f"prefix {prefix.version} was released; hold it until the last request on it.")
-        self._pool.retain(prefix.slot)
+        with self._pool.lock:  # else another thread may release it in between, and a new frame take its slot
+            if prefix._released[0]:
+                raise ValueError(
+                    f"prefix {prefix.version} was released; hold it until the last request on it."
+                )
+            self._pool.retain(prefix.slot)
         return prefix._handle()
 
     def release(self, prefix: Prefix) -> None:
         """Release a handle; releasing twice is harmless."""
-        if not prefix._released[0]:
-            prefix._released[0] = True
+        with self._pool.lock:
+            released, prefix._released[0] = prefix._released[0], True
+        if not released:
             self._pool.release(prefix.slot)
