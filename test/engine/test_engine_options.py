@@ -142,3 +142,11 @@ def policy() -> Any:
 def test_options_that_cannot_be_are_refused_by_name_and_value(options: dict[str, Any], fact: str) -> None:
     with pytest.raises(ValueError, match=fact):
         Engine(policy(), **options)
+
+
+@pytest.mark.parametrize("name", list(options()))
+def test_a_value_of_another_type_is_refused_in_a_sentence_that_names_the_option(name: str) -> None:
+    for value in (None, [], {}, "x" * 5000 if not isinstance(getattr(EngineConfig(), name), str) else 1):
+        with pytest.raises(ValueError, match=f"^{name} is ") as refusal:
+            EngineConfig(**{name: value})
+        assert len(str(refusal.value)) < 300

@@ -50,6 +50,14 @@ def test_differences_name_what_numbers_depend_on_and_nothing_else():
     assert any(phrase.startswith("torch ") and phrase.endswith("here 1.0") for phrase in found)
 
 
+@pytest.mark.parametrize("damage", ["", "null", "[]", "{", "[" * 100_000])
+def test_damaged_settings_are_refused_in_a_sentence_that_names_the_session(damage):
+    session = replace(make_session(), id="abcdefgh1", settings=damage)
+    with pytest.raises(ValueError, match="session abcdefgh ") as refusal:
+        session.by_name()
+    assert len(str(refusal.value)) < 300
+
+
 def test_a_robot_that_shares_the_engine_has_a_session_of_its_own():
     policy = make_policy()
     engine, other = Engine(policy, steps=3), make_embodiment(policy)

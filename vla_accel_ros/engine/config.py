@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
 
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
@@ -74,10 +75,23 @@ def options(record: type | None = None) -> dict[str, Option]:
     }
 
 
+KINDS = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+}
+
+
 def check_options(record: Any) -> None:
     """Raises ValueError, one sentence, if an option of a record has a value that it cannot have."""
+    defaults = {entry.name: entry.default for entry in fields(record)}
     for name, entry in options(type(record)).items():
-        entry.check(name, getattr(record, name))
+        value, kind = getattr(record, name), type(defaults[name])
+        accepted, noun = KINDS.get(kind, (object, ""))
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind in (int, float)):
+            raise ValueError(f"{name} is {value!r:.100}; give {noun}.")
+        entry.check(name, value)
 
 
 REMOVED = {"eight_bit_denoise": False, "noise": "fresh"}

@@ -13,6 +13,7 @@ import json
 import platform
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import metadata
@@ -68,8 +69,16 @@ class Session:
         return cls(**values)
 
     def by_name(self) -> dict[str, Any]:
-        """The settings; options of an engine by their present names."""
-        return renamed(json.loads(self.settings))
+        """The settings, options by their present names. Raises ValueError if they are damaged."""
+        settings = None
+        with suppress(ValueError, RecursionError):
+            settings = json.loads(self.settings)
+        if not isinstance(settings, dict):
+            raise ValueError(
+                f"the settings of session {self.id[:8]} are no JSON object but {self.settings[:50]!r}: the "
+                "recording is damaged; record again"
+            )
+        return renamed(settings)
 
     def differences(self, other: Session) -> list[str]:
         """What may make the other session's numbers differ, one phrase each: "seed 0, here 1"."""

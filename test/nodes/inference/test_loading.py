@@ -197,3 +197,9 @@ def test_it_is_loaded_warmed_up_and_not_asked(tmp_path, contract):
     assert [stats.name for stats in stream.stats()] == ["vision", "action"]
     with pytest.raises(ValueError, match=r"smolvla .*language head"):
         stream.ask("what is this")
+
+
+@pytest.mark.parametrize("wrong", [{"dtype": "x"}, {"dtype": None}, {"device": 1}, {"torch_threads": "2"}])
+def test_what_a_damaged_recording_says_to_load_is_refused_by_name(tmp_path, wrong):
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} is "):
+        Load(tmp_path, **wrong)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,8 @@ AUTO = "auto"
 class Load:
     """What to load, and with which options of an engine; see the parameters of the same names. "auto" suits
     machine and model: on CUDA bfloat16, elsewhere float32. If `fast` is not given to the config, captured
-    stages are used where the family has them on this device."""
+    stages are used where the family has them on this device. Raises ValueError for a value of another type,
+    and for a dtype that is none."""
 
     model: Path
     config: EngineConfig = field(default_factory=EngineConfig)
@@ -57,6 +58,14 @@ class Load:
     statistics: str = ""
     trained_as: str = ""
     prompt_state: str = AUTO
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value, default = getattr(self, entry.name), entry.default
+            if isinstance(default, str | int) and not isinstance(value, type(default)):
+                raise ValueError(f"{entry.name} is {value!r:.100}; give a value such as {default!r}.")
+        if self.dtype != AUTO and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"dtype is {self.dtype!r:.100}; give float32, bfloat16 or {AUTO}.")
 
     @property
     def settings(self) -> dict[str, object]:
