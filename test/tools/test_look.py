@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -33,7 +34,7 @@ from vla_accel_ros.models.smolvla.policy import PIXELS as SMOLVLA
 from vla_accel_ros.models.smolvla.policy import resize_to_corner
 from vla_accel_ros.nodes.messages.convert import set_stamp
 from vla_accel_ros.tools.cli import main
-from vla_accel_ros.tools.look import plotted
+from vla_accel_ros.tools.look import drawing, plotted
 from vla_accel_ros.tools.look.pictures import NetworkPictures
 from vla_accel_ros.tools.look.recorded import Recorded
 from vla_accel_ros.tools.look.scene import Scene
@@ -258,6 +259,15 @@ def test_look_png_and_plot_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert file.name in capsys.readouterr().err
         picture = cv2.imread(str(file))
         assert picture is not None and picture.shape[1] > 1000 and len(np.unique(picture)) > 50
+
+
+def test_look_png_keeps_its_pictures_when_much_is_wrong(tmp_path: Path) -> None:
+    Drive(tmp_path / "bag", motion=((0.0, Motion.RUNNING),))
+    moment = Look(Recorded(tmp_path / "bag")).moment()
+    moment["lines"] = [(f"stream {i}", 1, "arrives late " * 12, {}) for i in range(40)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a layout that leaves no room to an axis
+        drawing.write(tmp_path / "look.png", moment)
 
 
 def test_plot_has_the_joints_hand_overs_and_stops_of_the_bag(tmp_path: Path) -> None:

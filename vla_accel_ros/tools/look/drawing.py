@@ -14,6 +14,8 @@ import numpy as np
 from vla_accel_ros.tools.demo.picture import BAD, COLOURS, DIM, drawn
 
 COLUMNS, LETTERS = 4, 52
+MOST_LINES = 24
+"""Of words, which would cover the joints below."""
 
 
 def write(path: Path, moment: dict[str, Any]) -> None:
@@ -29,7 +31,8 @@ def write(path: Path, moment: dict[str, Any]) -> None:
             _image(axes[2 * i], camera.get("camera"), f"{camera['name']}: {camera['problem'] or 'camera'}")
             _image(axes[2 * i + 1], camera.get("network"), f"{camera['image']}: network")
         words, *plots = axes[2 * len(cameras) :]
-        words.text(0.0, 1.0, _words(moment), va="top", fontsize=8, transform=words.transAxes)
+        text = words.text(0.0, 1.0, _words(moment), va="top", fontsize=8, transform=words.transAxes)
+        text.set_in_layout(False)  # long words would leave no room to the pictures
         for joint, (axis, (name, lower, upper)) in enumerate(zip(plots, joints)):
             axis.set_title(f"{name}  {lower:.2f}..{upper:.2f}", fontsize=8)
             _joint(axis, moment, joint, (lower, upper))
@@ -55,7 +58,10 @@ def _words(moment: dict[str, Any]) -> str:
         ),
         *(f"{name}: {words}" for name, level, words, _ in moment["lines"] if level),
     ]
-    return "\n".join(textwrap.fill(line, LETTERS, max_lines=3) for line in lines)
+    wrapped = [part for line in lines for part in textwrap.wrap(line, LETTERS, max_lines=3)]
+    if len(wrapped) > MOST_LINES:
+        wrapped[MOST_LINES - 1 :] = ["and more: vla doctor"]
+    return "\n".join(wrapped)
 
 
 def _joint(axis: Any, moment: dict[str, Any], joint: int, limits: tuple[float, float]) -> None:
