@@ -64,6 +64,7 @@ def test_two_episodes_leave_figures_a_picture_and_nothing_else(tmp_path, model, 
     assert 0 < figures["real_time_factor"]["mean"] < 1.01
     assert set(figures["cpu_share"]) == {"demo", "sim_robot", "inference", "trajectory"}
     assert figures["machine"]["cores"] == os.cpu_count()
+    assert isinstance(figures["busy_host"], str)
     assert {"versions", "date", "seed"} <= set(figures)
     first, second = figures["records"]
     assert len(first["said"]) == 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
+from vla_accel_ros.nodes.diagnostics import OK
 from vla_accel_ros.nodes.messages.convert import stamp_ns
 from vla_accel_ros.sim.tasks import FAMILIES
 from vla_accel_ros.tools.demo import measure
@@ -57,6 +58,7 @@ def figures(
     reports = [r for r in operator.reports if played and played[0].begun_ns <= stamp_ns(r.header.stamp)]
     factors = [p.real_time_factor for p in played if p.real_time_factor is not None]
     said = operator.diagnostics.get("inference: chunking")
+    host = operator.diagnostics.get("inference: host")
     right, asked = sum(p.answers_right for p in played), sum(len(p.answers) for p in played)
     return {
         "episodes": len(played),
@@ -79,6 +81,7 @@ def figures(
         "jerk": {**{kind: jerk(counted, kind) for kind in measure.KINDS}, "definition": JERK},
         "chunking": {v.key: v.value for v in said.values} if said is not None else {},
         "real_time_factor": {"mean": _rounded(factors), "min": round(min(factors), 4) if factors else None},
+        "busy_host": host.message if host is not None and host.level != OK else "",
         "cpu_share": cpu,
         "memory_mb": {"samples": list(memory), "growth_per_hour": measure.growth_per_hour(memory)},
         "records": [record(p) for p in played],
@@ -155,6 +158,8 @@ def table(figures: dict[str, Any]) -> Table:
     closing.add_row("real-time factor", _show(figures["real_time_factor"]["mean"], 3))
     cpu = figures["cpu_share"].items()
     closing.add_row("CPU, of one core", "   ".join(f"{name} {100 * share:.0f} %" for name, share in cpu))
+    if figures["busy_host"]:
+        closing.add_row("host", figures["busy_host"])
     return closing
 
 
