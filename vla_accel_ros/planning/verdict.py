@@ -47,7 +47,7 @@ class Verdict:
         if not self.late and not self.doubtful:
             return f"the plan keeps the rates: {self.load:.0%} of the device"
         problems = "; ".join(self.late or self.doubtful)
-        mend = f"; it would with {' or '.join(self.mends)}" if self.mends else "; no single option mends it"
+        mend = f"; in time with {' or '.join(self.mends)}" if self.mends else "; no single option mends it"
         return f"{'late' if self.late else 'may be late'} by the plan: {problems}{mend}"
 
 

@@ -39,6 +39,7 @@ SETTLE_S = 1.0
 """Reports that arrive earlier may still be about the instruction before; a cause lasts longer."""
 DISCOVERY_S = 3.0
 """Nodes that are not in the graph by then are not running."""
+START = "ros2 launch vla_accel_ros bringup.launch.py starts it; or set ROS_DOMAIN_ID to the robot's"
 _LOOK_S = 0.5
 _PASSING = (BRAKING, SETTLING, BEGINNING, JOINING, WAITING)
 # A chunk that is being made; why it does not come would follow a semicolon.
@@ -222,7 +223,7 @@ class _Node:
             hangs = f"{self.name} does not answer: run `vla doctor`"
             return hangs if self._processes or at_last else ""  # on another machine it may be starting
         namesakes = [name for name in names if name.endswith(self.name[self.name.rindex("/") :])]
-        hint = f"but {listed(namesakes)} does: give its --namespace" if namesakes else "start it"
+        hint = f"but {listed(namesakes)} does: give its --namespace" if namesakes else START
         where = f"does not run in ROS domain {domain(os.environ)}"
         return f"{self.name} {where}: {hint}" if not namesakes else f"{self.name} {where}, {hint}"
 

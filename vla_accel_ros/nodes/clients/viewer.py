@@ -6,6 +6,7 @@ up. Nothing runs between two polls: ten a second cost the same whatever the rate
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from vla_accel_ros.nodes import qos
 from vla_accel_ros.nodes.clients.client_node import ClientNode
 from vla_accel_ros.nodes.interfaces import interface
 from vla_accel_ros.nodes.messages import convert
+from vla_accel_ros.nodes.running.processes import domain
 
 WAIT_S = 0.05
 
@@ -108,7 +110,7 @@ class Viewer(ClientNode):
         fix = (
             f"give --namespace with one of {', '.join(namespaces)}"
             if namespaces
-            else "start its inference node"
+            else f"start its inference node, or set ROS_DOMAIN_ID to its own, now {domain(os.environ)}"
         )
         if self.session is not None:
             return f"/clock has a publisher but no time within {timeout_s:g} s: start the simulation"
