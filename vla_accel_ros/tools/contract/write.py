@@ -225,7 +225,7 @@ def _actions(model: Description, twist: bool) -> list[str]:
         return [line(0, "actions", "joints", "the checkpoint"), ""]
     return [
         *comment(f"Its actions lie apart from its state, so they are {OTHERS}."),
-        line(0, "actions", UNKNOWN, "joints or twist"),
+        line(0, "actions", UNKNOWN, "joints, hands or twist"),
         "",
     ]
 
@@ -284,7 +284,8 @@ def _joint(
         value = None if described is None else getattr(described, key)
         origin = "the URDF" if value is not None else ""
         if value is None:
-            origin = "the URDF gives none" if described is not None else "rad, or rad/s: the maker's"
+            unit = "rad/s (m/s if it slides)" if key == "velocity" else "rad (m if it slides)"
+            origin = "the URDF gives none" if described is not None else f"{unit}: the maker's"
         lines.append(line(2, key, UNKNOWN if value is None else repr(value), origin))
     if described is not None and described.kind == "continuous":
         lines.append(line(2, "continuous", "true", "the URDF"))
