@@ -47,10 +47,12 @@ def test_checkpoint_several_data_sets_are_listed_and_one_is_chosen(
     (folder / "config.json").write_text(json.dumps(data))
     assert main(["inspect", str(folder)]) == 1
     output = capsys.readouterr().out
-    assert "bridge_orig, kuka: choose with the parameter statistics" in output
+    assert "bridge_orig, kuka: choose with --statistics" in output
     assert "cannot be loaded: " in output and "no dataset was named" in output
     assert main(["inspect", str(folder), "--statistics", "kuka"]) == 0
-    assert "action 6 is not normalised: a gripper's, " in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "action 6 is not normalised: a gripper's, " in output
+    assert f"vla contract make --model {folder} --statistics kuka" in output
 
 
 def test_checkpoint_what_is_missing_is_said_and_the_rest_too(
@@ -126,6 +128,11 @@ def test_checkpoint_what_is_no_checkpoint_is_one_sentence(
         assert main(command) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and "is no checkpoint that is known here" in error
+
+
+def test_checkpoint_a_name_of_the_hub_is_no_folder_and_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "lerobot/pi05_base"]) == 2
+    assert "vla fetch lerobot/pi05_base" in capsys.readouterr().err
 
 
 @pytest.fixture

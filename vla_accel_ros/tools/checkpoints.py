@@ -59,7 +59,9 @@ def inspect(arguments: argparse.Namespace) -> int:
     if arguments.contract:
         print(write_contract(description, Robot(urdf=arguments.urdf)), end="")
         return 0
-    trained_as = f" --as {shlex.quote(arguments.trained_as)}" if arguments.trained_as else ""
+    options = f"{arguments.path}"
+    for option, value in (("--as", arguments.trained_as), ("--statistics", arguments.statistics)):
+        options += f" {option} {shlex.quote(value)}" if value else ""
     print(summary(description))
     if arguments.verify:
         print()
@@ -67,16 +69,20 @@ def inspect(arguments: argparse.Namespace) -> int:
             print(f"{name} is unchanged since its conversion, SHA-256 {digest}")
     for problem in description.missing:
         print(f"\ncannot be loaded: {problem}")
+    following = f"vla contract make --model {options} > robot.yaml"
     try:
         contract = write_contract(description, Robot(urdf=arguments.urdf))
     except ValueError as error:
         print(f"\nno contract can be written for it: {error}")
+        following = (
+            "copy the nearest contract of config/contracts (docs/guide/hands.md for a hand), then "
+            f"vla contract check robot.yaml --model {options}"
+        )
     else:
         print(f"\nthe robot's contract (--contract prints it alone):\n\n{contract}", end="")
     if description.missing:
-        print(f"\nnext: fix what cannot be loaded, then vla inspect {arguments.path}{trained_as}")
-    else:
-        print(f"\nnext: vla contract make --model {arguments.path}{trained_as} > robot.yaml")
+        following = f"fix what cannot be loaded, then vla inspect {options}"
+    print(f"\nnext: {following}")
     return 1 if description.missing else 0
 
 

@@ -64,7 +64,8 @@ def summary(description: Description) -> str:
         line("joints", ", ".join(description.joint_names))
     line("normalisation", description.normalisation)
     if len(description.statistics) > 1:
-        line("statistics of", f"{', '.join(description.statistics)}: choose with the parameter statistics")
+        names = ", ".join(description.statistics)
+        line("statistics of", f"{names}: choose with --statistics, of the nodes the parameter statistics")
     if description.relative is not None:
         relative = np.flatnonzero(description.relative).tolist()
         line(

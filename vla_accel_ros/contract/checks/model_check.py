@@ -109,11 +109,8 @@ def _sizes(model: Description, contract: Contract) -> list[Finding]:
         fix = "write actions: hands, or actions: twist, unless it was fine-tuned on joints"
         findings.append(warning("actions", fact, fix))
     if contract.actions == "joints" and model.other_actions:
-        fact = (
-            f"those of the model in {folder} are {model.other_actions}, no targets of joints, neither "
-            "absolute nor relative ones"
-        )
-        return [*findings, error("actions", fact, f"of {OTHERS}, only the first are actions: joints")]
+        fact = f"those of the model in {folder} are {model.other_actions}, not targets of joints"
+        return [*findings, error("actions", fact, f"write which they are: {OTHERS}")]
     acts_only = contract.base is not None and not contract.base.odometry
     if contract.actions == "joints" and not acts_only and not same_joints(model):
         fact = (

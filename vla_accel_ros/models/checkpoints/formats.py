@@ -64,7 +64,9 @@ class Contents:
                     f"newest folder in {link.parent}."
                 )
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder; give the checkpoint's folder.")
+            named = len(folder.parts) == 2 and not folder.is_absolute()
+            hub = f" (one of the Hugging Face hub: vla fetch {folder})" if named else ""
+            raise ValueError(f"{folder} is not a folder; give the checkpoint's folder{hub}.")
         file = folder / "config.json"
         config = read_json(inside(folder, file)) if file.is_file() else {}
         has_weights = any((folder / name).is_file() for name in (SINGLE, INDEX))

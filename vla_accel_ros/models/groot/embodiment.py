@@ -124,7 +124,10 @@ def read_settings(
             raise ValueError(f"{where}: {name} is {source.fields[name]!r}; it must be true or false.")
     selected = tags[0] if tag is None and (len(tags) == 1 or not normalize) else tag
     if selected not in tags:
-        raise ValueError(f"{where}: the embodiment is {tag!r}; give one of {list(tags)} as the statistics.")
+        raise ValueError(
+            f"{where}: the embodiment is {tag!r}; give one of {', '.join(tags)} as statistics "
+            "(--statistics on the command line)."
+        )
     number = source.numbers.get(selected)
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(
