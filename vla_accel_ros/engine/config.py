@@ -75,7 +75,7 @@ def options(record: type | None = None) -> dict[str, Option]:
     }
 
 
-KINDS = {
+KINDS: dict[type, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
