@@ -146,7 +146,9 @@ def test_options_that_cannot_be_are_refused_by_name_and_value(options: dict[str,
 
 @pytest.mark.parametrize("name", list(options()))
 def test_a_value_of_another_type_is_refused_in_a_sentence_that_names_the_option(name: str) -> None:
-    for value in (None, [], {}, "x" * 5000 if not isinstance(getattr(EngineConfig(), name), str) else 1):
+    text = isinstance(getattr(EngineConfig(), name), str)
+    values: list[Any] = [None, [], {}, 1 if text else "x" * 5000]
+    for value in values:
         with pytest.raises(ValueError, match=f"^{name} is ") as refusal:
             EngineConfig(**{name: value})
         assert len(str(refusal.value)) < 300

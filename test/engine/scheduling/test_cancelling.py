@@ -127,7 +127,7 @@ def test_the_garbage_collector_may_cancel_in_the_middle_of_anything(system: Syst
             system.runner.during = collect
             system.scheduler.step()
         else:
-            with system.runner.pool._lock:
+            with system.runner.pool.lock:
                 collect()
 
     try:
@@ -156,7 +156,7 @@ def test_a_pool_that_is_held_by_who_collects_is_not_waited_for_by_who_holds_the_
 
     def collects() -> None:
         assert looks.wait(WAIT_S)
-        with system.runner.pool._lock:
+        with system.runner.pool.lock:
             holds.set()
             system.scheduler.cancel(ask)
 
