@@ -64,8 +64,8 @@ class Contents:
                     f"newest folder in {link.parent}."
                 )
         if not folder.is_dir():
-            named = len(folder.parts) == 2 and not folder.is_absolute()
-            hub = f" (one of the Hugging Face hub: vla fetch {folder})" if named else ""
+            relative = len(folder.parts) == 2 and not folder.is_absolute()
+            hub = f" (one of the Hugging Face hub: vla fetch {folder})" if relative else ""
             raise ValueError(f"{folder} is not a folder; give the checkpoint's folder{hub}.")
         file = folder / "config.json"
         config = read_json(inside(folder, file)) if file.is_file() else {}
