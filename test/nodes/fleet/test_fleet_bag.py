@@ -129,7 +129,7 @@ def test_a_bag_of_a_fleets_robot_is_replayed_to_the_bit_with_its_answers(
 def test_no_question_waits_in_silence_when_the_scheduler_is_missing_or_is_killed(
     start: Callable[..., NodeProcess], operator: Operator, arm, pictures, tmp_path: Path
 ) -> None:
-    start("fleet_inference", autostart=True, engine="fleet", fleet_answer_s=1.0)
+    robot = start("fleet_inference", autostart=True, engine="fleet", fleet_answer_s=1.0)
     operator.wait(lambda: operator.node.count_subscribers("/question"), 60.0, "a listener")
     operator.ask("is there nobody?")
     operator.wait(lambda: "is there nobody?" in finished(operator), 30.0, "a refusal")
@@ -138,7 +138,7 @@ def test_no_question_waits_in_silence_when_the_scheduler_is_missing_or_is_killed
 
     model = model_of(tmp_path)
     scheduler = start("fleet", autostart=True, model=model, steps=2, answer_tokens=8)
-    operator.wait(lambda: served(operator), 120.0, "admission")
+    robot.wait_for_log("the fleet's scheduler serves this robot")
     operator.ask(QUESTION)  # without an instruction, too
     operator.wait(lambda: QUESTION in finished(operator), 60.0, "an answer")
     assert not finished(operator)[QUESTION].refused
@@ -147,9 +147,3 @@ def test_no_question_waits_in_silence_when_the_scheduler_is_missing_or_is_killed
     operator.wait(lambda: "are you there?" in finished(operator), 60.0, "a refusal")
     said = finished(operator)["are you there?"]
     assert said.refused and said.text == "no answer from the fleet's scheduler within 1.5 s"
-
-
-def served(operator: Operator) -> bool:
-    line = operator.diagnostics.get("inference: fleet")
-    values = {} if line is None else {value.key: value.value for value in line.values}
-    return values.get("scheduler", "none") != "none"
