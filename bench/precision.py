@@ -107,12 +107,16 @@ def bundled(given: Given, device: torch.device, document: Row) -> Iterator[Row]:
             yield {name: _rounded(value) for name, value in case.items()}
 
 
-def _possible(given: Given, device: torch.device, dtype: torch.dtype) -> Iterator[str]:
-    """The precisions that are asked for, or all; not those of which the device or dtype has no products."""
-    for precision in given.precisions or PRECISIONS:
+def _possible(given: Given, device: torch.device, dtype: torch.dtype) -> list[str]:
+    """The precisions that are asked for, or all of which the device and the dtype have products."""
+    if given.precisions:
+        return list(given.precisions)
+    possible = []
+    for precision in PRECISIONS:
         with suppress(ValueError):
             check(precision, True, device, dtype)
-            yield precision
+            possible.append(precision)
+    return possible
 
 
 def random(given: Given, device: torch.device, document: Row) -> Iterator[Row]:

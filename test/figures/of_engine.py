@@ -78,10 +78,13 @@ def eight_bits() -> Iterator[Claim]:
 
 
 def fewer_bits() -> Iterator[Claim]:
-    cases = [case for case in result("precision_bundled")["cases"] if case["dtype"] == "float32"]
-    percents = {case["precision"]: 100 * case["to_float32"] for case in cases}
+    cases = result("precision_bundled")["cases"]
+    percents, halves = (
+        {case["precision"]: 100 * case["to_float32"] for case in cases if case["dtype"] == dtype}
+        for dtype in ("float32", "bfloat16")
+    )
     yield TUNING, "| `fp8` |", [percents["fp8"]]
-    yield TUNING, "| `nvfp4` |", [percents["nvfp4"]]
+    yield TUNING, "| `nvfp4` |", [percents["nvfp4"], halves["nvfp4"]]
     yield TUNING, "| `int8`, `int4` |", [percents["int8"], percents["int4"]]
     calibrated = one(result("w8a8")["errors_gpu"]["rows"], precision="w8a8, calibrated")
     yield TUNING, "| `w8a8`, `w8a8-int4` |", [100 * calibrated["to_exact"]["over_moved"]]

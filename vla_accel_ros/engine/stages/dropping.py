@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from vla_accel_ros.engine.stages.int8 import Int8, Int8Layer, Int8Vision
-from vla_accel_ros.engine.stages.precision import IN_PREFIX, ROWS, W8A8_INT4, feeds_fast
+from vla_accel_ros.engine.stages.precision import IN_PREFIX, ROWS, W8A8_INT4, in_prefill_alone
 from vla_accel_ros.models.checkpoints.streaming import LayerLoaded
 from vla_accel_ros.models.layers import gemma, llama, vision
 from vla_accel_ros.models.layers.few_bits import give, given
 from vla_accel_ros.models.layers.fused import fuse
-from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, NVFP4, Quantized, quantized
+from vla_accel_ros.models.layers.quantized import FP8, INT4, INT8, Quantized, quantized
 from vla_accel_ros.models.pi.folding import fold_layer
 
 EXPERT = ".gemma_expert."
@@ -47,8 +47,7 @@ def dropping(
     prefill_only: whether fp8 is for prefill alone; None = the faster choice on the device. int8: makes the
     weights of a precision with rows in 8 bits; None = not calibrated. calibration: the file behind int8.
     """
-    fast = feeds_fast(device) if prefill_only is None else prefill_only
-    few = precision == NVFP4 or (fast and precision == FP8)
+    few = in_prefill_alone(precision, device, prefill_only)
     name = called(precision, calibration)
     if precision in ROWS:
         return _dropping_rows(precision, device, int8 or Int8.of(precision), name)

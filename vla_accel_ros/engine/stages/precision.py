@@ -125,9 +125,7 @@ class Small:
         device = model.embed_table.device
         if precision == NVFP4 or (precision == FP8 and device.type == "cuda"):
             _check_sizes(model, precision)
-        if prefill_only is None:
-            prefill_only = feeds_fast(device)
-        self._prefill_only = precision == NVFP4 or (prefill_only and precision == FP8)
+        self._prefill_only = in_prefill_alone(precision, device, prefill_only)
         self._expert: tuple[SmallLayer, ...] | None = None
 
     @property
@@ -200,6 +198,11 @@ def check(precision: str, fast: bool, device: torch.device, dtype: torch.dtype) 
             f"precision is {precision}, but this torch ({torch.__version__}) has no such products on {name}: "
             f"{failure}; use {EXACT}, {INT8} or {INT4}."
         )
+
+
+def in_prefill_alone(precision: str, device: torch.device, choice: bool | None = None) -> bool:
+    """Whether only prefill computes in fewer bits. choice: of fp8; None = the faster one on the device."""
+    return precision == NVFP4 or (precision == FP8 and (feeds_fast(device) if choice is None else choice))
 
 
 def feeds_fast(device: torch.device) -> bool:

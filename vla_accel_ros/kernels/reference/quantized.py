@@ -133,8 +133,11 @@ def multiply(a: Tensor, weight: Quantized, out: Tensor, add: bool = False) -> No
 
 
 def _unscaled(a: Rows, weight: Quantized) -> Tensor:
-    numbers = []
-    for part in (a, weight):
-        groups, one = part.groups, torch.ones_like(part.scale.flatten())
-        numbers.append(part.values.float() if groups is None else from_fp4(part.values, groups, one))
-    return numbers[0] @ numbers[1].T
+    return _numbers(a.values, a.groups) @ _numbers(weight.values, weight.groups).T
+
+
+def _numbers(values: Tensor, groups: Tensor | None) -> Tensor:
+    """Values without the scales of their rows, float32 [M, K]."""
+    if groups is None:
+        return values.float()
+    return from_fp4(values, groups, torch.ones(len(values), device=values.device))

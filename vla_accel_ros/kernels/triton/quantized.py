@@ -192,7 +192,7 @@ def multiply_rows(a: Rows, weight: Quantized, out: Tensor, bias: Tensor | None =
 
 def multiply_unscaled(a: Rows, weight: Quantized, out: Tensor) -> None:
     """See kernels.reference.quantized.multiply_unscaled. Uses cuBLASLt: N and K must be multiples of 16, in
-    nvfp4 K of 64; out bfloat16."""
+    nvfp4 K of 32; out bfloat16."""
     values, other, unit = a.values, weight.values, _one(out.device)
     scales, fast = (unit, unit), weight.columns <= SHORT
     if a.groups is not None and weight.groups is not None:
