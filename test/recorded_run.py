@@ -15,7 +15,7 @@ from sensor_msgs.msg import CompressedImage
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.control.chunking.rtc import RealTimeChunking, RtcSettings
-from vla_accel_ros.engine.config import EngineConfig, options
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import Session, session_of
 from vla_accel_ros.engine.streaming.ports import Text
@@ -24,6 +24,7 @@ from vla_accel_ros.nodes.inference.loading import Load
 from vla_accel_ros.nodes.interfaces import definition, type_name
 from vla_accel_ros.nodes.messages import convert
 from vla_accel_ros.nodes.running.environment import demo_contract
+from vla_accel_ros.option import options
 from vla_accel_ros.recording.mcap_writer import McapBag
 from vla_accel_ros.recording.reader import Bag
 from vla_accel_ros.recording.topic import Topic
@@ -71,7 +72,7 @@ class Run:
         self.model, self.path = folder / "model", folder / "bag"
         if not self.model.exists():
             make_checkpoint(self.model, make_config(kind, horizon=16))
-        of_engine = {name: settings.pop(name) for name in options() if name in settings}
+        of_engine = {name: settings.pop(name) for name in options(EngineConfig) if name in settings}
         config = EngineConfig(**{"steps": 2, **of_engine})
         self.load = Load(self.model, config, **settings)
         self.engine: Engine

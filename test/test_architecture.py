@@ -26,7 +26,7 @@ LAYERS = (
     {"fleet", "control", "sensing", "recording", "contract", "sim", "planning", "wire"},
     {"engine"},
     {"kernels", "models"},
-    {"types", "extensions", "private_files", "timeline", "interpreter"},
+    {"types", "option", "extensions", "private_files", "timeline", "interpreter"},
 )
 """From top to bottom. No arrow of the diagram goes up."""
 

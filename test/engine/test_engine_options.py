@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from builders import make_policy
 
-from vla_accel_ros.engine.config import EngineConfig, option, options, renamed
+from vla_accel_ros.engine.config import EngineConfig, renamed
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.session import session_of
 from vla_accel_ros.nodes.params.over_file import launch_arguments
 from vla_accel_ros.nodes.params.parameter import parameters
 from vla_accel_ros.nodes.params.tables import NODES
+from vla_accel_ros.option import option, options
 from vla_accel_ros.tools.options import engine_options
 
 
@@ -46,7 +47,7 @@ def test_new_field_is_parameter_command_option_and_part_of_session() -> None:
 
 
 def test_every_option_is_parameter_of_its_nodes_and_launch_argument() -> None:
-    table = options()
+    table = options(EngineConfig)
     for node, fleet in (("inference", False), ("fleet_scheduler", True)):
         names = [name for name, entry in table.items() if entry.parameter and (entry.fleet or not fleet)]
         assert set(names) <= {parameter.name for parameter in NODES[node]}
@@ -57,9 +58,17 @@ def test_every_option_is_parameter_of_its_nodes_and_launch_argument() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, "x") for name, entry in options().items() if entry.choices),
-        *((name, entry.minimum - 1) for name, entry in options().items() if entry.minimum is not None),
-        *((name, entry.maximum + 1) for name, entry in options().items() if entry.maximum is not None),
+        *((name, "x") for name, entry in options(EngineConfig).items() if entry.choices),
+        *(
+            (name, entry.minimum - 1)
+            for name, entry in options(EngineConfig).items()
+            if entry.minimum is not None
+        ),
+        *(
+            (name, entry.maximum + 1)
+            for name, entry in options(EngineConfig).items()
+            if entry.maximum is not None
+        ),
         ("text_share", float("nan")),
         ("step_dt_s", 0.0),
         ("action_hz", float("inf")),
@@ -95,7 +104,7 @@ def test_config_knows_what_it_was_given_also_as_copy() -> None:
     for same in (config, copy.copy(config), pickle.loads(pickle.dumps(config))):
         assert same.given == {"steps": 10, "seed": 1}
     assert config.but(seed=2, slots=9).given == {"steps": 10, "seed": 2, "slots": 9}
-    assert replace(config, seed=2).given.keys() == options().keys()
+    assert replace(config, seed=2).given.keys() == options(EngineConfig).keys()
     assert config == EngineConfig(seed=1)
 
 
@@ -144,7 +153,7 @@ def test_options_that_cannot_be_are_refused_by_name_and_value(options: dict[str,
         Engine(policy(), **options)
 
 
-@pytest.mark.parametrize("name", list(options()))
+@pytest.mark.parametrize("name", list(options(EngineConfig)))
 def test_a_value_of_another_type_is_refused_in_a_sentence_that_names_the_option(name: str) -> None:
     text = isinstance(getattr(EngineConfig(), name), str)
     values: list[Any] = [None, [], {}, 1 if text else "x" * 5000]

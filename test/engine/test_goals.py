@@ -9,11 +9,12 @@ import pytest
 from builders import make_policy
 from openvla_builders import make_openvla_folder
 
-from vla_accel_ros.engine.config import GOALS, EngineConfig, options
+from vla_accel_ros.engine.config import GOALS, EngineConfig
 from vla_accel_ros.engine.engine import Engine
 from vla_accel_ros.engine.goals import before_loading, described, toward_goal
 from vla_accel_ros.models.checkpoints.checkpoint import load_policy
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.option import options
 
 GROUPS = {"prefill_groups": 2, "text_groups": 2}
 """As many as the tiny models have; a goal wants those of the published sizes."""
@@ -26,7 +27,7 @@ SMALL = {"precision": "w8a8", "keep_exact": False}
 def by_goal(policy: AnyPolicy, goal: str, **given: Any) -> dict[str, Any]:
     """The options that are not their defaults."""
     config, usual = toward_goal(policy, EngineConfig(goal=goal, **given)), EngineConfig()
-    names = [name for name in options() if getattr(config, name) != getattr(usual, name)]
+    names = [name for name in options(EngineConfig) if getattr(config, name) != getattr(usual, name)]
     return {name: getattr(config, name) for name in names if name not in ("goal", "fast")}
 
 

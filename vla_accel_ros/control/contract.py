@@ -18,7 +18,7 @@ from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import JointLimits, Limited
 from vla_accel_ros.control.outputs.output import Controller
-from vla_accel_ros.engine.config import option
+from vla_accel_ros.option import option
 
 LEADS = ("servo_twist", "servo_pose")
 """Kinds of controllers that a hand leads."""

@@ -1,7 +1,4 @@
-"""Every option of an engine, in one place: its default, range, choices, help and former name are metadata.
-
-Node parameters, the parameter files, launch arguments, options of commands, docs/reference/parameters.md and
-the record of a session are made from these fields. So a new option is a field here, and whatever reads it.
+"""Every option of an engine, in one place (option.py): a new one is a field here, and whatever reads it.
 `goal` sets many of them at once (engine/goals.py).
 """
 
@@ -9,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from dataclasses import dataclass
 from typing import Any
 
 from vla_accel_ros.models.flow.solver import EULER, SOLVERS
+from vla_accel_ros.option import check_options, option, options
 
 GOALS = ("first_chunk", "rate", "memory", "many_robots")
 SEQUENTIAL, PIPELINED, SPECULATIVE, AUTO = "sequential", "pipelined", "speculative", "auto"
@@ -32,75 +29,13 @@ MOST_SEATS = 64
 NO_PARTITION = "none"
 
 
-@dataclass(frozen=True)
-class Option:
-    """What a field of EngineConfig, or of another record of options, says of itself.
-
-    minimum, maximum: inclusive range of a number. choices: the allowed words, empty for any. former: its name
-    in parameter files, commands and recordings of earlier versions. parameter: whether nodes have it as a
-    parameter; a node sets the others from its contract and the rates of its loops. fleet: whether a fleet's
-    engine has a use for it. in_nodes: what a parameter has otherwise (default, choices, minimum).
-    """
-
-    help: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    former: str = ""
-    parameter: bool = True
-    fleet: bool = True
-    in_nodes: Mapping[str, Any] = field(default_factory=dict)
-
-    def check(self, name: str, value: Any) -> None:
-        """Raises ValueError if the option cannot have this value."""
-        if self.choices and value not in self.choices:
-            raise ValueError(f"{name} is '{value}'; use one of {', '.join(map(repr, self.choices))}.")
-        low, high = self.minimum, self.maximum
-        if (low is not None and not value >= low) or (high is not None and not value <= high):
-            limits = f"{low} or more" if high is None else f"{low} to {high}"
-            raise ValueError(f"{name} is {value}; give {limits}.")
-
-
-def option(default: Any, help: str, **about: Any) -> Any:
-    """A field of a record of options. about: further fields of Option."""
-    return field(default=default, metadata={"option": Option(help, **about)})
-
-
-def options(record: type | None = None) -> dict[str, Option]:
-    """The options of a record, by default of an engine, by name."""
-    return {
-        entry.name: entry.metadata["option"]
-        for entry in fields(record or EngineConfig)
-        if "option" in entry.metadata
-    }
-
-
-KINDS: dict[type, tuple[type, str]] = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "text"),
-}
-
-
-def check_options(record: Any) -> None:
-    """Raises ValueError, one sentence, if an option of a record has a value that it cannot have."""
-    defaults = {entry.name: entry.default for entry in fields(record)}
-    for name, entry in options(type(record)).items():
-        value, kind = getattr(record, name), type(defaults[name])
-        accepted, noun = KINDS.get(kind, (object, ""))
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind in (int, float)):
-            raise ValueError(f"{name} is {value!r:.100}; give {noun}.")
-        entry.check(name, value)
-
-
 REMOVED = {"eight_bit_denoise": False, "noise": "fresh"}
 """Options of earlier versions, and the value by which every engine now acts."""
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of any version, by the present names of the options."""
-    present = {entry.former: name for name, entry in options().items() if entry.former}
+    present = {entry.former: name for name, entry in options(EngineConfig).items() if entry.former}
     return {
         present.get(name, name): value
         for name, value in settings.items()

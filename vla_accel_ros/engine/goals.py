@@ -46,10 +46,10 @@ from vla_accel_ros.engine.config import (
     RATE,
     W8A8,
     EngineConfig,
-    options,
 )
 from vla_accel_ros.engine.options import check_options, has_stages
 from vla_accel_ros.models.policies import AnyPolicy
+from vla_accel_ros.option import options
 
 Group = dict[str, Any]
 FEWER_BITS: Group = {"precision": W8A8, "keep_exact": False}
@@ -99,7 +99,7 @@ def with_slots(policy: AnyPolicy, config: EngineConfig) -> EngineConfig:
 
 def described(asked: EngineConfig, config: EngineConfig) -> str:
     """A line for the log: the goal, what it set in an engine's config, and what was asked for besides."""
-    table = {name: option for name, option in options().items() if option.parameter}
+    table = {name: option for name, option in options(EngineConfig).items() if option.parameter}
     usual = EngineConfig()
     by_goal = {
         name: getattr(config, name)
@@ -116,7 +116,7 @@ def described(asked: EngineConfig, config: EngineConfig) -> str:
 
 
 def _listed(settings: Group) -> str:
-    return ", ".join(f"{name} {settings[name]}" for name in options() if name in settings)
+    return ", ".join(f"{name} {settings[name]}" for name in options(EngineConfig) if name in settings)
 
 
 def _groups(config: EngineConfig, takes_state: bool) -> tuple[Group, ...]:

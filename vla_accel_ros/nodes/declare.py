@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.node import Node
 
-from vla_accel_ros.engine.config import options
 from vla_accel_ros.nodes.params.parameter import Parameter
+from vla_accel_ros.option import options
 
 Record = TypeVar("Record")
 _INT_MAX = 2**62

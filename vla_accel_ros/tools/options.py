@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_accel_ros.engine.config import EngineConfig, options
+from vla_accel_ros.engine.config import EngineConfig
 from vla_accel_ros.nodes.running.environment import demo_contract, demo_model
+from vla_accel_ros.option import options
 from vla_accel_ros.tools.provenance import provenance
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from vla_accel_ros.control.limits.joint_limits import near
-from vla_accel_ros.engine.config import check_options, option
 from vla_accel_ros.engine.request import Act, Request
+from vla_accel_ros.option import check_options, option
 from vla_accel_ros.types import Agreement, Chunk
 
 if TYPE_CHECKING:  # the engine is only called; control stays free of torch

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_accel_ros.engine.config import option
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, Round
 from vla_accel_ros.fleet.robot.execution import Execution, S
+from vla_accel_ros.option import option
 from vla_accel_ros.types import Chunk
 
 ANNOUNCE_S = 1.0

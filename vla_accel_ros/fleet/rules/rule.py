@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, Protocol
 
-from vla_accel_ros.engine.config import check_options, option
 from vla_accel_ros.engine.profile import Profile
 from vla_accel_ros.engine.request import MicroBatch
 from vla_accel_ros.extensions import FLEET_RULES, find
 from vla_accel_ros.fleet.protocol import EMERGENCY
 from vla_accel_ros.fleet.task import Task, TaskRequest
+from vla_accel_ros.option import check_options, option
 
 SERVE = "serve"
 """Stage of a micro-batch, and its key in a Profile."""

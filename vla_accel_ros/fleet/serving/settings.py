@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from vla_accel_ros.engine.config import option
 from vla_accel_ros.engine.session import Session
 from vla_accel_ros.fleet.admission.verdict import Limits
 from vla_accel_ros.fleet.protocol import Admission, ChunkAnswer, RobotDescription, Round, TextAnswer
+from vla_accel_ros.option import option
 from vla_accel_ros.types import Chunk
 
 ASK_AGAIN_S = 0.5

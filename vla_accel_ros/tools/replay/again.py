@@ -19,12 +19,13 @@ from tqdm import tqdm
 
 from vla_accel_ros.contract.contract import Contract
 from vla_accel_ros.contract.parts import Camera
-from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineConfig, options
+from vla_accel_ros.engine.config import AUTO, FRESH_FIRST, NO_PARTITION, EngineConfig
 from vla_accel_ros.engine.kv.prefixes import Prefix
 from vla_accel_ros.engine.session import JPEG, JPEG_BY, Session, device_name, session_of
 from vla_accel_ros.models.checkpoints.checksum import checksum
 from vla_accel_ros.models.flow.solver import EULER
 from vla_accel_ros.nodes.inference.loading import Load
+from vla_accel_ros.option import options
 from vla_accel_ros.recording.robots import contract_of
 from vla_accel_ros.tools.replay.moments import Moment, Moments, RecordedChunk, network_view
 from vla_accel_ros.tools.replay.report import Difference, Result
@@ -257,7 +258,7 @@ def _load(session: Session, model: Path, otherwise: Otherwise) -> Load:
     settings = {"solver": EULER, **session.by_name()}
     if "partition" in settings and (settings["partition"] == AUTO or session.device != _gpu()):
         settings["partition"] = NO_PARTITION
-    config = EngineConfig(**{name: settings[name] for name in options() if name in settings})
+    config = EngineConfig(**{name: settings[name] for name in options(EngineConfig) if name in settings})
     settings = {name: settings[name] for name in vars(Load(model)) if name in settings}
     changes = {"device": otherwise.device, "dtype": otherwise.dtype, "trained_as": otherwise.trained_as}
     if "prompt_state=" in otherwise.trained_as:
