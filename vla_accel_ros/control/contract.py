@@ -18,7 +18,7 @@ from vla_accel_ros.control.kinematics.led import Tip
 from vla_accel_ros.control.kinematics.rows import Layout
 from vla_accel_ros.control.limits.joint_limits import JointLimits, Limited
 from vla_accel_ros.control.outputs.output import Controller
-from vla_accel_ros.option import option
+from vla_accel_ros.option import check_options, option
 
 LEADS = ("servo_twist", "servo_pose")
 """Kinds of controllers that a hand leads."""
@@ -100,7 +100,7 @@ class Joints(Protocol):
 @dataclass(frozen=True)
 class Options:
     """The parameters of the trajectory node that the motion follows. execution_horizon is 0 for all
-    actions."""
+    actions. Raises ValueError, one sentence."""
 
     mode: str = option(
         "blend",
@@ -149,6 +149,9 @@ class Options:
         minimum=0.1,
         maximum=3600.0,
     )
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @property
     def switches(self) -> bool:

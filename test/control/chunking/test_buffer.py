@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from motion import JOINTS, LIMITS, S, assert_within_limits, make_chunk, make_ramp
 
 from vla_accel_ros.control.chunking.buffer import MODES, TrajectoryBuffer
+from vla_accel_ros.control.contract import Options
 from vla_accel_ros.control.limits.joint_limits import JointLimits
 from vla_accel_ros.control.trajectory import TrajectoryPoint
 
@@ -343,3 +344,12 @@ def test_a_wrong_age_limit_and_limits_of_other_joints_are_refused():
         TrajectoryBuffer(JOINTS, LIMITS, max_age_s=0.0)
     with pytest.raises(ValueError, match="3 joints, not 2"):
         TrajectoryBuffer(("a", "b"), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mode", "smooth"), ("blend_s", -1.0), ("blend_s", float("nan")), ("execution_horizon", None)],
+)
+def test_options_of_the_motion_that_cannot_be_are_refused_by_name_and_value(name, value):
+    with pytest.raises(ValueError, match=f"^{name} is .?{value}"):
+        Options(**{name: value})
