@@ -39,7 +39,9 @@ SETTLE_S = 1.0
 """Reports that arrive earlier may still be about the instruction before; a cause lasts longer."""
 DISCOVERY_S = 3.0
 """Nodes that are not in the graph by then are not running."""
-START = "start it: ros2 launch vla_accel_ros bringup.launch.py contract:=FILE model:=PATH, or set ROS_DOMAIN_ID"
+START = (
+    "start it: ros2 launch vla_accel_ros bringup.launch.py contract:=FILE model:=PATH, or set ROS_DOMAIN_ID"
+)
 _LOOK_S = 0.5
 _PASSING = (BRAKING, SETTLING, BEGINNING, JOINING, WAITING)
 # A chunk that is being made; why it does not come would follow a semicolon.
