@@ -60,7 +60,7 @@ LONGER = {
 }
 """Files of the package with more lines. Split them; nothing is added here."""
 
-BUDGET = 99_245
+BUDGET = 99_255
 """Lines of the package."""
 
 

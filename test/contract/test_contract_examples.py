@@ -41,7 +41,8 @@ def test_examples_are_all_shipped_contracts():
 @pytest.mark.parametrize("config", [PI0, PI05], ids=["pi0", "pi05"])
 def test_contract_fits_the_published_models(name, config):
     contract, (joints, delta) = example(name), EXAMPLES[name]
-    trained = np.stack([contract.to_policy([j.lower for j in contract.joints])] * 2) + [[-0.5], [0.5]]
+    ends = [[getattr(joint, end) for joint in contract.joints] for end in ("lower", "upper")]
+    trained = np.sort([contract.to_policy(end) for end in ends], axis=0)
     assert trained.shape == (2, joints) and contract.robot == name
     model = Description(Path("published"), "openpi", config, {}, trained, trained)
     assert not [finding for finding in judge(model, contract) if finding.level == ERROR]

@@ -125,11 +125,19 @@ def test_model_refuses_each_joint_whose_degrees_are_called_radians(model, contra
 
 
 def test_model_warns_of_each_joint_whose_radians_are_called_degrees(model, contract):
-    reports = findings(model, of_joints(contract, unit="deg"))
-    assert [level for level, _ in reports] == [WARNING] * 6
-    assert all(joint.name in text for joint, (_, text) in zip(contract.joints, reports))
+    some = tuple(replace(joint, unit="deg") if i else joint for i, joint in enumerate(contract.joints))
+    reports = findings(model, replace(contract, joints=some))
+    assert [level for level, _ in reports] == [WARNING] * 5
+    assert all(joint.name in text for joint, (_, text) in zip(contract.joints[1:], reports))
     still = np.repeat(model.state.mean(axis=0)[None], 2, axis=0) + [[-0.01], [0.01]]
     assert findings(replace(model, state=still), contract)[0][0] == OK  # joints that moved little in training
+
+
+def test_model_is_refused_when_the_radians_of_all_joints_are_called_degrees(model, contract):
+    reports = findings(model, of_joints(contract, unit="deg"))
+    assert [level for level, _ in reports] == [WARNING] * 6 + [ERROR] and "unit: rad" in reports[-1][1]
+    little = model.state * DEGREES / 10  # in degrees indeed, a tenth of the way
+    assert ERROR not in levels(replace(model, state=little), of_joints(contract, unit="deg"))
 
 
 def test_model_warns_of_a_joint_that_never_was_within_its_limits(model, contract):

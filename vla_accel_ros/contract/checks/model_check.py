@@ -23,6 +23,8 @@ from vla_accel_ros.models.checkpoints.description import Description, unpadded
 
 # The trained and allowed ranges of a joint differ this much only if their units do (a radian is 57 deg).
 _OTHER_UNIT = 15.0
+_STOOD = 40.0
+"""No task leaves every joint within so small a part of its range; the wrong unit does."""
 
 
 def read_model(
@@ -139,7 +141,7 @@ def _ranges(model: Description, contract: Contract) -> list[Finding]:
     hand stands for."""
     if not model.state.shape[1]:
         return []
-    findings = []
+    findings, finer = [], list[float]()
     for joint in contract.joints:
         if joint.name not in contract.state_names:
             continue
@@ -149,6 +151,7 @@ def _ranges(model: Description, contract: Contract) -> list[Finding]:
         trained = f"was at {low:.3g} to {high:.3g} in training"
         about = f"joints[{contract.joints.index(joint)}] ({joint.name})"
         ratio = (high - low) / (upper - lower)
+        finer.append(ratio if _could_be_finer(joint) else 1.0)
         ends = (np.array([low, high]) - joint.offset) / joint.scale
         if joint.gain is None and _beyond_turns(joint, ends):
             fact = f"{trained}, which as unit: {joint.unit} is {np.degrees(abs(ends)).max():.0f} degrees"
@@ -160,6 +163,9 @@ def _ranges(model: Description, contract: Contract) -> list[Finding]:
         elif high < lower or low > upper:
             fact = f"{trained}, its limits are {lower:.3g} to {upper:.3g} in the policy's units"
             findings.append(warning(about, fact, "check unit, sign, offset or map, and the order of joints"))
+    if len(finer) > 1 and max(finer) < 1 / _STOOD:
+        fact = f"no joint went through more than {max(finer):.2g} of its range in training"
+        findings.append(error("joints", fact, "write the unit of the policy, such as unit: rad"))
     return findings
 
 
